@@ -157,11 +157,11 @@ def operators_of(some: Sequence[Operator], on: str, home: Path, seen: Mapping[Op
 
 def measured_operators(some: Sequence[Operator], kind: str) -> dict[Operator, float]:
     """Median times of operators on the device [s]; what PyTorch refuses is left out with its words."""
-    from ridgeline.calibrate.here.benchmarks import Bench
+    from ridgeline.calibrate.here.benchmarks import LocalBench
     from ridgeline.calibrate.here.devices import find, import_torch
 
     torch = import_torch()
-    bench = Bench(torch=torch, found=find(torch, kind), folder=Path())
+    bench = LocalBench(torch=torch, found=find(torch, kind), folder=Path())
     found = {}
     for one in some:
         try:

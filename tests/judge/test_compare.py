@@ -16,7 +16,7 @@ from ridgeline.judge.clock import flush_bytes  # noqa: E402
 from ridgeline.judge.judge import compare  # noqa: E402
 from ridgeline.judge.kernel_file import load_kernel  # noqa: E402
 from ridgeline.judge.kernels import judge_file, kernel_files  # noqa: E402
-from ridgeline.judge.verdict import Finding, JudgeSettings, Roof, Timing, Verdict, as_dict, fast_p, from_dict  # noqa: E402
+from ridgeline.judge.verdict import Finding, JudgeSettings, KernelRoof, Timing, Verdict, as_dict, fast_p, from_dict  # noqa: E402
 
 HAS_TRITON = find_spec("triton") is not None
 GOOD = """
@@ -30,7 +30,7 @@ def reference(x): return x + 1
 def verdict(speedup: float, *names: str) -> Verdict:
     ours = Timing(median_s=1.0, low_s=0.9, high_s=1.1, repeats=3)
     theirs = Timing(median_s=speedup, low_s=speedup, high_s=speedup, repeats=3)
-    roof = Roof(seconds=0.5, flop=10, bytes=5, flop_per_s=100, bytes_per_s=10, source="by hand")
+    roof = KernelRoof(seconds=0.5, flop=10, bytes=5, flop_per_s=100, bytes_per_s=10, source="by hand")
     found = tuple(Finding(name=name, detail="somewhere") for name in names)
     return Verdict(
         file="a.py", candidate="candidate", findings=found, cases=1, candidate_time=ours, eager_time=theirs, roof=roof

@@ -50,7 +50,7 @@ def test_a_candidate_that_leaves_a_process_behind_is_not_waited_for(
     judged = tmp_path / "judged"
     judged.write_text("#!/bin/sh\nsetsid sleep 300 &\nsleep 300\n", encoding="utf-8")
     judged.chmod(0o700)
-    monkeypatch.setattr(kernels.sys, "executable", str(judged))
+    monkeypatch.setattr(module.sys, "executable", str(judged))
     begun_s = time.monotonic()
     with work_folder() as (folder, environment):
         told = kernels._run(folder / "request.json", folder / "answer.json", environment, 1.0)

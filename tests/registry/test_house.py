@@ -50,60 +50,45 @@ def test_public_functions_say_what_they_raise(room: str) -> None:
     assert not silent
 
 
-PROGRAMS = re.compile(r"framework", re.IGNORECASE)
+PROGRAMS = re.compile(r"framework|engine|program|library", re.IGNORECASE)
 
 
-def _compared(node: ast.Compare) -> bool:
-    """Whether a framework, by its name, is compared with a word."""
-    sides = [node.left, *node.comparators]
-    named = [getattr(side, "attr", getattr(side, "id", "")) for side in sides]
-    words = [isinstance(side, ast.Constant) and isinstance(side.value, str) and side.value for side in sides]
-    return any(PROGRAMS.fullmatch(name) for name in named) and any(words)
+def _names_a_program(side: ast.expr) -> bool:
+    """Whether an expression is a framework's or an engine's name: `engine`, `row.framework`, `engine.name`."""
+    said = getattr(side, "attr", getattr(side, "id", ""))
+    if said == "name" and isinstance(side, ast.Attribute):
+        return _names_a_program(side.value)
+    return PROGRAMS.fullmatch(said) is not None
 
 
-def test_no_code_asks_which_framework_it_is() -> None:
-    """What a framework does is a key of its policy file: no line of code knows a framework's name."""
-    asked = [
-        f"{path.relative_to(SOURCE)}:{node.lineno}"
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Compare) and _compared(node)
-    ]
-    assert not asked
+def _words(side: ast.expr) -> bool:
+    """Whether an expression is a word, or a list of words, that is written down."""
+    if isinstance(side, ast.Tuple | ast.List | ast.Set):
+        return any(_words(each) for each in side.elts)
+    return isinstance(side, ast.Constant) and isinstance(side.value, str) and bool(side.value)
 
 
-OPERATORS = ("op", "other", "piece", "core", "work")  # what code calls an operator or its work
-WORKING = ("cost", "graph", "lower", "memory", "plan", "predict", "run", "search", "serving", "training")  # rooms
+def asks_for_a_program(text: str) -> list[int]:
+    """Lines that compare a framework or an engine, by its name, with a word."""
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare)]
+    sides = [(node.lineno, [node.left, *node.comparators]) for node in found]
+    return [line for line, each in sides if any(map(_names_a_program, each)) and any(map(_words, each))]
 
 
-def asked_names(text: str) -> list[int]:
-    """Lines that ask an operator, or what became of it, for its name: a comparison, an end, a key of a table."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        asked: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            words = (ast.Constant, ast.Tuple, ast.Set, ast.List, ast.Name)
-            known = all(isinstance(side, words) for side in node.comparators)
-            asked = [node.left] if known else []
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            ends = node.func.attr in ("startswith", "endswith", "removeprefix", "removesuffix")
-            asked = [node.func.value] if ends else []
-        for side in asked:
-            of = side.value if isinstance(side, ast.Attribute) and side.attr == "name" else None
-            if isinstance(of, ast.Name) and of.id in OPERATORS:
-                found.append(node.lineno)
-    return found
-
-
-def test_no_code_asks_an_operator_for_its_name() -> None:
-    """Operators are types with roles; a name is a label for reports."""
-    assert [
+def test_no_code_asks_which_program_it_is() -> None:
+    """What a framework or an engine does is a key of its policy file or a reading: no line of code knows its name."""
+    assert not [
         f"{path.relative_to(SOURCE)}:{line}"
         for path in FILES
-        if path.relative_to(SOURCE).parts[0] in WORKING
-        for line in asked_names(path.read_text(encoding="utf-8"))
-    ] == []
-    assert asked_names('op.name == "qkv"\npiece.name in _NORMS\nop.name.startswith("mlp")\nop.name') == [1, 2, 3]
+        for line in asks_for_a_program(path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_a_question_for_a_program_is_found_in_each_of_its_forms() -> None:
+    for text in ('engine == "vLLM"', 'row.framework != "fsdp"', 'engine.name in ("a", "b")', '"x" == job.engine'):
+        assert asks_for_a_program(text) == [1]
+    for text in ('engine == ""', "engine in ENGINES", 'unit == "s"', "fit.engine == question.engine"):
+        assert not asks_for_a_program(text)
 
 
 PRICING = ("cost", "energy", "lower", "memory", "predict", "sampling", "serving", "timeline", "training")  # rooms

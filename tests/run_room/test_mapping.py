@@ -22,7 +22,7 @@ from ridgeline.predict.explain import explain
 from ridgeline.run.append import COLUMNS, append_rows, hardware_cell, rows_of
 from ridgeline.run.gap import PlanComparison, generation_of, phases_of
 from ridgeline.run.mapping import as_it_runs, execution_of, parameters, shape_of
-from ridgeline.run.measured import Measured
+from ridgeline.run.measured import MeasuredRun
 from ridgeline.scenario.settings import changed_memory, read_settings
 from ridgeline.training.optimizer import RankUpdate, optimizer_seconds
 from ridgeline.validate.check import check
@@ -145,7 +145,7 @@ def comparison(which: Model = MODEL, **words: Any) -> PlanComparison:
     evaluation = predictor.evaluate(Plan(**words))
     report = explain(predictor, evaluation)
     step = {"forward": 1.0, "backward": 2.5, "gradient exchange": 0.0, "optimizer": 0.5, "step": 4.0}
-    seen = Measured(
+    seen = MeasuredRun(
         phases_s=(step, step),
         losses=(5.0, 4.9),
         memory_bytes=(1e9, 2e9),

@@ -8,8 +8,7 @@ from ridgeline.errors import InputError
 from ridgeline.facts.benchmark_settings import Run
 from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.validate.serving_degrees import as_divided
-from ridgeline.validate.serving_settings import RunSettings, settings_of
+from ridgeline.validate.serving_settings import RunSettings, as_divided, settings_of
 
 
 def said(**degrees: int) -> RunSettings:

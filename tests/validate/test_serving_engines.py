@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving_engines import release_of, release_then
-from ridgeline.validate.serving_words import engine_of
+from ridgeline.validate.serving_words import engine_of, release_of, release_then
 
 
 def stated(engine: str, version: str = "") -> tuple[str, str]:

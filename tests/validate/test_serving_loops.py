@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline.serving.replay import Replay
-from ridgeline.validate.serving_loops import asked_requests, lengthened, replayed_requests
+from ridgeline.validate.serving_traffic import asked_requests, lengthened, replayed_requests
 
 ARRAYS = ("came_s", "first_s", "end_s", "prompt", "output", "done", "refused", "hit_tokens", "preempted")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.validate.offload_rows import CPU_ONLY, read_offloaded
+from ridgeline.validate.offload_rows import CPU_ONLY, on_processors, read_offloaded
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving_processors import on_processors
 
 CELLS = {
     "id": "x1", "model": "Llama-3.2-3B", "hardware": "Pi 5 - 8GB", "n_devices": "1", "engine": "ollama/llama.cpp",

@@ -15,7 +15,7 @@ from ridgeline.errors import RidgelineError
 from ridgeline.validate.rows import Row, read
 from ridgeline.validate.serving import ServedRows, settled
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_strangers import SPREAD, known, might_be
+from ridgeline.validate.serving_settings import SPREAD, known, might_be
 
 CELLS = {
     "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "A100", "n_devices": "1", "tp": "1",

@@ -6,11 +6,10 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.graph.ops import Op
-from ridgeline.validate.images import network
+from ridgeline.validate.images import counted_times, network
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
-from ridgeline.validate.mlperf_runs import logged_by_one
+from ridgeline.validate.metrics import counted_by_one
 from ridgeline.validate.rows import Row
-from ridgeline.validate.samples import counted_times
 
 
 def read(**cells: object) -> Interpretation | Refusal:
@@ -181,7 +180,7 @@ def test_a_rate_of_one_device_is_told_by_the_code_that_logs_it(
         "source": f"mlcommons/training_results_v{mlperf_round}@0",
         "value": value,
     }
-    assert logged_by_one(Row(line=2, id="t-x-0001", cells=cells)) is alone
+    assert counted_by_one(Row(line=2, id="t-x-0001", cells=cells)) is alone
 
 
 def test_the_benchmark_of_transformer_xl_updates_after_each_micro_batch() -> None:

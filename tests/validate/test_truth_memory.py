@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.programs import training_program
 from ridgeline.graph.workload import Task
 from ridgeline.scenario.settings import changed_memory
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.metrics import find_metric
-from ridgeline.validate.names import is_language
-from ridgeline.validate.published_plans import bytes_precision
+from ridgeline.validate.notes import TrainingRow, is_language, read_notes
+from ridgeline.validate.recipes import bytes_precision
 from ridgeline.validate.rows import Row
 
 GPT = {
@@ -313,8 +315,9 @@ def test_degrees_of_other_programs_are_not_those_of_mlperf() -> None:
 )
 def test_bytes_of_another_recipe_are_one_program_s_and_one_recipe_s(program: str, precision: str, counted: str) -> None:
     asks = Row(line=2, id="m-x-0001", cells={"metric": "peak_mem_per_gpu", "value": "40", "unit": "GiB"})
-    said: list[str] = []
-    assert bytes_precision(asks, training_program(program), precision, said) == counted
-    assert bool(said) == (counted != precision)
+    engine, part = training_program(program), accelerator("H100-SXM")
+    told = TrainingRow(row=asks, notes=read_notes(asks), engine=engine, device=part)
+    assert bytes_precision(told, precision) == counted
+    assert bool(told.said) == (counted != precision)
     times = Row(line=2, id="m-x-0002", cells={"metric": "step_time", "value": "40", "unit": "s"})
-    assert bytes_precision(times, training_program(program), precision, []) == precision
+    assert bytes_precision(replace(told, row=times), precision) == precision

@@ -72,19 +72,19 @@ _FIGURES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class FitTable:
     """A sample as the mechanism takes it."""
 
     sizes: Array
     device: Array
 
 
-def table_of(sample: Sample, model: Mechanism) -> Table:
+def table_of(sample: Sample, model: Mechanism) -> FitTable:
     """The sizes of a sample, with those that its format decides, and its device's datasheet."""
     what = form(sample.form)
     traits = kernel_traits(sample.family, sample.accelerator, sample.engine, sample.kernel, sample.form)
     sizes, _ = model.columns({**form_sizes(model, what), **traits, **sample.sizes})
-    return Table(sizes=sizes, device=device_vector(accelerator(sample.accelerator), what.matrix))
+    return FitTable(sizes=sizes, device=device_vector(accelerator(sample.accelerator), what.matrix))
 
 
 def fit_sample(sample: Sample) -> Fit | None:

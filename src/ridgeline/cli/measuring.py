@@ -20,7 +20,7 @@ from ridgeline.units import bytes_text, time_text, whole_number
 if TYPE_CHECKING:
     from ridgeline.judge.verdict import JudgeSettings, Verdict
     from ridgeline.run.gap import PlanComparison
-    from ridgeline.run.measured import Comparison, Phase
+    from ridgeline.run.measured import Comparison, RunPhase
 
 _WIDTH = 120  # columns when piped
 
@@ -178,7 +178,7 @@ def _assumed(texts: Sequence[str]) -> list[str]:
     return [f"assumed: {one}" for one in texts]
 
 
-def _phase_table(phases: Sequence[Phase]) -> Table:
+def _phase_table(phases: Sequence[RunPhase]) -> Table:
     rows = []
     for one in phases:
         tell = bytes_text if one.unit == "byte" else time_text

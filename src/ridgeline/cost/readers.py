@@ -21,6 +21,7 @@ from ridgeline.cost.network import OPERATIONS, group_sizes
 from ridgeline.cost.questions import latent_decode, latent_prefill
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.opdata import Columns, OpTable, read
+from ridgeline.facts.readings import reading
 from ridgeline.facts.store import read_tsv
 from ridgeline.lower.work import Number
 
@@ -67,7 +68,7 @@ def _collective(columns: Columns, table: OpTable) -> Mapping[str, Number]:
     ranks = columns["num_gpus"].astype(float)
     element = np.array([_ELEMENT[str(word)] for word in columns["nccl_dtype"]])
     size = columns["message_size"].astype(float) * element
-    if table.engine == "oneccl":
+    if reading("counts_one_share", program=table.engine) is not None:
         size = np.where(operation == OPERATIONS.index("all_gather"), size * ranks, size)
     most = max(int(ranks.max()), 2)
     machine = resolve(cluster(f"{most}x{table.accelerator}"))
@@ -114,13 +115,14 @@ def _decode_kernels(columns: Columns, table: OpTable) -> NDArray[Any]:
     """Kernels that an engine chooses by the group of heads, which its tables do not tell apart."""
     group = columns["num_heads"].astype(float) / columns["num_key_value_heads"].astype(float)
     source = _by_width(columns, table)
-    if table.engine == "trtllm":
+    told = reading("decode_kernels", program=table.engine)
+    if told is None:
+        return source
+    if told.text == "wide":
         kind = np.where(group == 1, "mmha", np.where(group > WIDE_GROUP, "mmha-wide", "xqa"))
-    elif table.engine == "sglang":
+    else:
         narrow = (group < VECTOR_GROUP) & (columns["kv_cache_dtype"].astype(str) != "fp8")
         kind = np.where(columns["kernel_source"].astype(str) != "flashinfer", "", np.where(narrow, "vector", "matrix"))
-    else:
-        return source
     return np.array([f"{a} {b}".strip() for a, b in zip(source, kind, strict=True)], dtype=object)
 
 

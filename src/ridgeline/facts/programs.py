@@ -30,7 +30,9 @@ class TrainingProgram:
     `interleaving_open` tables of tuned runs that leave out the virtual pipeline. `devices` is the count when a result
     does not say [1], `chunk_layers` the layers of a virtual stage [1], `step_tokens` the batch of the program's paper
     [token]. `framework` names how memory is held and kernels are launched; `fused_optimizer` says whether an update
-    is one pass; `single_micro_batch` runs without accumulation. `reason` says where this is known from.
+    is one pass; `single_micro_batch` runs without
+    accumulation. `amp_is_autocast` says that 'amp' in a cell means fp32 weights under autocast, `local_batch` that a
+    micro-batch cell holds all micro-batches of a step, one a stage. `reason` says where this is known from.
     """
 
     name: str
@@ -39,6 +41,7 @@ class TrainingProgram:
     told_by: Mapping[str, str] = field(default_factory=dict)
     precision: str = "bf16"
     half: str = ""
+    amp_is_autocast: bool = True
     attention_kernel: str = "flash"
     execution: str = "eager"
     optimizer: str = "adamw"
@@ -57,6 +60,7 @@ class TrainingProgram:
     interleaving_open: bool = False
     chunk_layers: int | None = None
     single_micro_batch: bool = False
+    local_batch: bool = False
     step_tokens: int | None = None
     framework: str = "megatron"
     fused_optimizer: bool = True

@@ -71,15 +71,15 @@ class Reading:
         return float(self.value)
 
     def of(self, cells: Mapping[str, str]) -> Reading | None:
-        """The reading, with groups of the model's name for backslashes; None where a pattern is not found."""
+        """The reading, with groups of model or words for backslashes; None where a pattern is not found."""
         found = {name: _compiled(pattern).search(cells.get(name, "")) for name, pattern in self.patterns.items()}
         if not all(found.values()):
             return None
         tell_recipe(self.patterns.get("runs", ""), cells.get("runs", ""), f"{self.key} = {self.value} ({self.source})")
-        model = found.get("model")
-        if model is None or not isinstance(self.value, str) or "\\" not in self.value:
+        named = next((match for name in ("model", "words") if (match := found.get(name)) and match.re.groups), None)
+        if named is None or not isinstance(self.value, str) or "\\" not in self.value:
             return self
-        return replace(self, value=model.expand(self.value))
+        return replace(self, value=_typed(named.expand(self.value)))
 
 
 @cache

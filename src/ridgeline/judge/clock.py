@@ -14,7 +14,7 @@ import torch
 
 from ridgeline.judge.judge import Judge, answers, outputs
 from ridgeline.judge.kernel_file import Case
-from ridgeline.judge.verdict import JudgeSettings, Roof, Timing
+from ridgeline.judge.verdict import JudgeSettings, KernelRoof, Timing
 
 _WARM_UP = 3
 _FLUSH_BYTES = 64 * 2**20  # written between calls, more than the caches of a socket's share
@@ -146,7 +146,7 @@ def _limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def roof(judge: Judge, case: Case, settings: JudgeSettings) -> Roof | None:
+def roof(judge: Judge, case: Case, settings: JudgeSettings) -> KernelRoof | None:
     """The roofline of the timed size; None with a remark where the file tells neither FLOP nor bytes."""
     kernel = judge.kernel
     if kernel.flop is None and kernel.bytes is None:
@@ -162,7 +162,7 @@ def roof(judge: Judge, case: Case, settings: JudgeSettings) -> Roof | None:
         rates = settings.flop_per_s
         flop_per_s, bytes_per_s = rates.get(name) or max(rates.values()), settings.bytes_per_s
         source = settings.rates_source
-    return Roof(
+    return KernelRoof(
         seconds=max(flop / flop_per_s, moved / bytes_per_s),
         flop=flop,
         bytes=moved,

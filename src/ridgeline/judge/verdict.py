@@ -58,7 +58,7 @@ class Timing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roof:
+class KernelRoof:
     """The least time that a device's rates allow [s]: `flop` over its FLOP rate or `bytes` over its byte rate."""
 
     seconds: float
@@ -85,7 +85,7 @@ class Verdict:
     candidate_time: Timing | None = None
     eager_time: Timing | None = None
     compiled_time: Timing | None = None
-    roof: Roof | None = None
+    roof: KernelRoof | None = None
     timed_size: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -174,7 +174,7 @@ def from_dict(answer: Mapping[str, Any]) -> Verdict:
         candidate_time=timing("candidate_time"),
         eager_time=timing("eager_time"),
         compiled_time=timing("compiled_time"),
-        roof=None if answer["roof"] is None else Roof(**answer["roof"]),
+        roof=None if answer["roof"] is None else KernelRoof(**answer["roof"]),
         timed_size=answer["timed_size"],
         remarks=tuple(answer["remarks"]),
     )

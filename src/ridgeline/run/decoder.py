@@ -22,7 +22,7 @@ from torch.distributed import (
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ridgeline.run.mapping import Shape
+from ridgeline.run.mapping import DecoderShape
 
 
 class _Gather(Function):  # type: ignore[misc]
@@ -89,14 +89,14 @@ _BASE = 10_000.0  # of the rotary angles; any value costs the same
 _ACTIVATIONS: dict[str, Any] = {"silu": functional.silu, "gelu": functional.gelu, "relu": functional.relu}
 
 
-def _norm(shape: Shape) -> Any:
+def _norm(shape: DecoderShape) -> Any:
     return nn.RMSNorm(shape.hidden, eps=1e-5) if shape.norm == "rms" else nn.LayerNorm(shape.hidden)
 
 
-class Attention(nn.Module):  # type: ignore[misc]
+class TorchAttention(nn.Module):  # type: ignore[misc]
     """Causal attention with grouped heads; it takes (B, S, D), of which tensor parallelism holds some heads."""
 
-    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+    def __init__(self, shape: DecoderShape, *, recompute: bool = False) -> None:
         super().__init__()
         self.head_dim, self.rotary, self.recompute = shape.head_dim, shape.rotary, recompute
         self.context: Any = None  # group of ranks that hold one part of each sequence
@@ -130,10 +130,10 @@ class Attention(nn.Module):  # type: ignore[misc]
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class LatentAttention(Attention):
+class LatentAttention(TorchAttention):
     """Attention whose keys and values come of a latent, and whose keys' turning part all heads share (MLA)."""
 
-    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+    def __init__(self, shape: DecoderShape, *, recompute: bool = False) -> None:
         nn.Module.__init__(self)
         self.head_dim, self.recompute, self.context = shape.head_dim, recompute, None
         self.rank, self.rope, self.v_dim = shape.kv_rank, shape.rope_dim, shape.v_dim
@@ -185,10 +185,10 @@ def _angles(start: int, tokens: int, half: int, dtype: Any, device: Any) -> tupl
     return cos, sin
 
 
-class Mlp(nn.Module):  # type: ignore[misc]
+class TorchMlp(nn.Module):  # type: ignore[misc]
     """A feed-forward: act(gate) * up or act(up)."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.activation = _ACTIVATIONS.get(shape.activation, functional.gelu)
         self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.mlp_bias) if shape.gated else None
@@ -201,18 +201,18 @@ class Mlp(nn.Module):  # type: ignore[misc]
         return self.down(self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up)
 
 
-class Experts(nn.Module):  # type: ignore[misc]
+class TorchExperts(nn.Module):  # type: ignore[misc]
     """E experts of which each token visits `top_k`; an expert without tokens runs on none, so it has gradients.
 
     With a `group` each of its ranks holds an equal run of the experts, and tokens travel there and back.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: DecoderShape) -> None:
         super().__init__()
         self.top_k, self.count = shape.top_k, shape.experts
         self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
-        self.experts = nn.ModuleList(Mlp(shape) for _ in range(shape.experts))
-        self.shared = Mlp(replace(shape, ffn=shape.shared_ffn)) if shape.shared_ffn else None
+        self.experts = nn.ModuleList(TorchMlp(shape) for _ in range(shape.experts))
+        self.shared = TorchMlp(replace(shape, ffn=shape.shared_ffn)) if shape.shared_ffn else None
         self.group: Any = None
 
     def spread(self, group: Any, place: int, ranks: int) -> None:
@@ -259,14 +259,14 @@ class Experts(nn.Module):  # type: ignore[misc]
         return self._summed(flat, back, weights, order)
 
 
-class Layer(nn.Module):  # type: ignore[misc]
+class TorchLayer(nn.Module):  # type: ignore[misc]
     """One pre-norm layer."""
 
-    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+    def __init__(self, shape: DecoderShape, *, recompute: bool = False) -> None:
         super().__init__()
-        kind = LatentAttention if shape.kv_rank else Attention
+        kind = LatentAttention if shape.kv_rank else TorchAttention
         self.attention_norm, self.attention = _norm(shape), kind(shape, recompute=recompute)
-        self.mlp_norm, self.mlp = _norm(shape), Experts(shape) if shape.experts else Mlp(shape)
+        self.mlp_norm, self.mlp = _norm(shape), TorchExperts(shape) if shape.experts else TorchMlp(shape)
 
     def forward(self, x: Any, start: int = 0, cache: list[Any] | None = None) -> Any:
         """The layer's output for x."""
@@ -280,12 +280,12 @@ class Decoder(nn.Module):  # type: ignore[misc]
     `recompute` is what backward runs again: 'none', 'selective' (attention between its products) or 'full' (layers).
     """
 
-    def __init__(self, shape: Shape, *, recompute: str = "none") -> None:
+    def __init__(self, shape: DecoderShape, *, recompute: str = "none") -> None:
         super().__init__()
         self.recompute = recompute == "full"
         self.embed = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.positions, shape.hidden) if shape.positions else None
-        self.layers = nn.ModuleList(Layer(shape, recompute=recompute == "selective") for _ in range(shape.layers))
+        self.layers = nn.ModuleList(TorchLayer(shape, recompute=recompute == "selective") for _ in range(shape.layers))
         self.norm = _norm(shape)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
         for weight in self.parameters():

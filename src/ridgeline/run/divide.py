@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from ridgeline.run.decoder import Decoder, Experts, LatentAttention, loss_of
+from ridgeline.run.decoder import Decoder, LatentAttention, TorchExperts, loss_of
 from ridgeline.run.mapping import Execution
 
 _SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -86,7 +86,7 @@ AXES = ("pp", "dp", "tp")
 
 
 @dataclass(kw_only=True)
-class Divided:
+class DividedModel:
     """One rank's part: `module` to call, its optimizer, the mesh, a clock, and a pipeline's schedule."""
 
     asked: Execution
@@ -148,7 +148,7 @@ def _gradient(weight: Any) -> Any:
 def _by_owner(module: Any) -> tuple[list[Any], list[Any]]:
     """Gradients of what every rank of the data axis holds, and of experts that are spread over it."""
     spread = {
-        id(one) for part in module.modules() if isinstance(part, Experts) and part.group is not None
+        id(one) for part in module.modules() if isinstance(part, TorchExperts) and part.group is not None
         for one in part.experts.parameters()
     }  # fmt: skip
     held: tuple[list[Any], list[Any]] = ([], [])
@@ -175,7 +175,7 @@ def local(tensor: Any) -> Any:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def divide(asked: Execution, device: Any, seed: int) -> Divided:
+def divide(asked: Execution, device: Any, seed: int) -> DividedModel:
     """The rank's part of the model; all ranks draw the same weights before they are divided."""
     torch.manual_seed(seed)
     model = Decoder(asked.shape, recompute=asked.recompute)
@@ -199,7 +199,7 @@ def divide(asked: Execution, device: Any, seed: int) -> Divided:
     ends = _ends(mesh) if asked.pp > 1 and asked.shape.tied else None
     module = _data(model, mesh, asked)
     parts = _local_parts(module) if asked.data == "all-reduce-1" and asked.tp > 1 else ()
-    divided = Divided(
+    divided = DividedModel(
         asked=asked,
         module=module,
         optimizer=_optimizer([part for _, part in parts] or list(module.parameters()), mesh, asked),

@@ -14,15 +14,16 @@ from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
-from ridgeline.predict import Evaluation, Predictor
+from ridgeline.predict import Predictor
 from ridgeline.predict.explain import explain
 from ridgeline.predict.floor import stage_parts
+from ridgeline.predict.predictor import Evaluation
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.report import Report
 from ridgeline.report.serving import ServingReport
 from ridgeline.run.launch import launch
 from ridgeline.run.mapping import Execution, as_it_runs, execution_of, shape_of
-from ridgeline.run.measured import Comparison, Measured, Phase, elsewhere, idle_share, phase_of
+from ridgeline.run.measured import Comparison, MeasuredRun, RunPhase, elsewhere, idle_share, phase_of
 from ridgeline.seams.schedule import BACKWARD_WEIGHT
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -37,7 +38,7 @@ class PlanComparison(Comparison[Report]):
     idle_share: float | None = None
 
     @property
-    def step(self) -> Phase:
+    def step(self) -> RunPhase:
         """The whole step."""
         return self.phase(_STEP)
 
@@ -77,11 +78,13 @@ def predicted_idle_share(evaluation: Evaluation) -> float:
     return idle_share([float(one) * evaluation.micro_batches for one in stages], whole)
 
 
-def _is_part(phase: Phase) -> bool:
+def _is_part(phase: RunPhase) -> bool:
     return phase.unit == "s" and phase.name != _STEP and not phase.within
 
 
-def phases_of(predictor: Predictor, evaluation: Evaluation, report: Report, measured: Measured) -> tuple[Phase, ...]:
+def phases_of(
+    predictor: Predictor, evaluation: Evaluation, report: Report, measured: MeasuredRun
+) -> tuple[RunPhase, ...]:
     """Rows of a comparison: forward, backward (with what it waits for), optimizer, step, collectives, memory."""
     rung, band = report.step_time.evidence, predictor.stages.pricer.interval
     times, count = evaluation.times, evaluation.micro_batches
@@ -220,7 +223,7 @@ def generation_of(model: Model, deployment: Deployment) -> Execution:
     )
 
 
-def batch_phases(report: ServingReport, measured: Measured) -> tuple[Phase, ...]:
+def batch_phases(report: ServingReport, measured: MeasuredRun) -> tuple[RunPhase, ...]:
     """Rows of a comparison: the prompts' pass, one decode step, and the whole batch [s]."""
     rows = []
     for name, metric in (("prefill", "ttft"), ("decode step", "tpot"), ("batch", "latency")):

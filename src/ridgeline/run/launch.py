@@ -16,7 +16,7 @@ from ridgeline.errors import ClusterError, NoPlanError
 from ridgeline.judge.kernels import require_device
 from ridgeline.judge.work_folder import ending, start, work_folder
 from ridgeline.run.mapping import Execution
-from ridgeline.run.measured import Measured, merged
+from ridgeline.run.measured import MeasuredRun, merged
 
 _POLL_S = 0.05
 _KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
@@ -32,7 +32,7 @@ def launch(
     seed: int = 0,
     limit_s: float = 900.0,
     generate: Mapping[str, int] | None = None,
-) -> Measured:
+) -> MeasuredRun:
     """Runs an execution on local ranks: training steps, or with `generate` (batch, prompt, output) static batches.
 
     Raises ClusterError where devices lack, NoPlanError where it fails.

@@ -25,7 +25,7 @@ _KNOWN_OPS = frozenset({
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class DecoderShape:
     """A decoder's dimensions as its graph has them; every weight of the graph is a weight of the model that runs.
 
     `norm` is 'rms' or 'layer', `rotary` whether queries and keys turn, `positions` rows of a learned table or 0;
@@ -68,7 +68,7 @@ class Execution:
     after the all-reduce), 'shard-2' and 'shard-3' (`fully_shard`, weights kept or freed between forward and backward).
     """
 
-    shape: Shape
+    shape: DecoderShape
     tp: int
     pp: int
     cp: int
@@ -172,7 +172,7 @@ def _check_workload(workload: Workload) -> None:
         raise WorkloadError("packed documents and padding are not run here; leave mean_document and padding out")
 
 
-def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
+def _check_plan(plan: Plan, shape: DecoderShape, workload: Workload) -> None:
     if plan.schedule not in _SCHEDULES or plan.chunks > 1:
         raise PlanError(f"plan: schedule = {plan.schedule} is not run here; needs gpipe or 1f1b with chunks = 1")
     divided = plan.tp if shape.experts else 1
@@ -226,7 +226,7 @@ def _check_plan(plan: Plan, shape: Shape, workload: Workload) -> None:
         )
 
 
-def shape_of(model: Model) -> Shape:
+def shape_of(model: Model) -> DecoderShape:
     """The dimensions of a decoder from its graph; raises ModelError for an architecture that is not run."""
     graph, dims = model.graph, model.dims
     kinds = set(graph.layers)
@@ -249,7 +249,7 @@ def shape_of(model: Model) -> Shape:
     uneven = core.v_dim != core.qk_dim and not latent
     if core.window or core.chunk or not core.causal or uneven:
         raise ModelError(f"{model.name} is not run here: windows and encoders are left out")
-    shape = Shape(
+    shape = DecoderShape(
         layers=len(graph.layers),
         hidden=graph.hidden,
         vocab=graph.vocab,
@@ -291,7 +291,7 @@ def _bias(op: LinearOp) -> bool:
     return op.params > op.k * op.n
 
 
-def parameters(shape: Shape) -> int:
+def parameters(shape: DecoderShape) -> int:
     """Weights of the decoder that runs [1]; they must be those of the graph."""
     d = shape.hidden
     attention = _projections(shape) + shape.heads * shape.v_dim * d + d * shape.out_bias
@@ -308,7 +308,7 @@ def parameters(shape: Shape) -> int:
     return shape.layers * (attention + feed + 2 * norm) + ends
 
 
-def _projections(shape: Shape) -> int:
+def _projections(shape: DecoderShape) -> int:
     """Weights that make queries, keys and values of one layer [1]."""
     d, q, bias = shape.hidden, shape.heads * shape.head_dim, int(shape.qkv_bias)
     if not shape.kv_rank:

@@ -71,7 +71,7 @@ def idle_share(busy_s: Sequence[float], whole_s: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredRun:
     """What a run showed: per step and phase the slowest rank's seconds, losses, memory per rank, collectives.
 
     `memory_bytes` is the peak of PyTorch's allocator, `process_bytes` the growth of the process on a processor (heap
@@ -90,7 +90,7 @@ class Measured:
     device: str
 
 
-def merged(ranks: Sequence[Mapping[str, Any]], device: str, *, one_group: bool) -> Measured:
+def merged(ranks: Sequence[Mapping[str, Any]], device: str, *, one_group: bool) -> MeasuredRun:
     """The answers of all ranks as one; `one_group` says that every collective is of all ranks."""
     steps = range(len(ranks[0]["phases"]))
     phases = tuple(
@@ -98,7 +98,7 @@ def merged(ranks: Sequence[Mapping[str, Any]], device: str, *, one_group: bool) 
     )
     last = max(one["stage"] for one in ranks)
     told = [one["losses"] for one in ranks if one["stage"] == last]
-    return Measured(
+    return MeasuredRun(
         phases_s=phases,
         losses=tuple(sum(column) / len(column) for column in zip(*told, strict=True)),
         memory_bytes=tuple(float(one["tensor_bytes"]) for one in ranks),
@@ -154,7 +154,7 @@ Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class RunPhase:
     """One part of a run: predicted with its 80 % interval, measured with its 10th and 90th percentile, in `unit`.
 
     `within` says that the row is busy time inside other rows, which overlap may hide; it is no part of the gap.
@@ -186,8 +186,8 @@ class Comparison(Generic[Told]):
     """What was predicted and run: the report, what was measured, rows by phase, and the phase with the widest gap."""
 
     report: Told
-    measured: Measured
-    phases: tuple[Phase, ...]
+    measured: MeasuredRun
+    phases: tuple[RunPhase, ...]
     gaps: Mapping[str, float]  # absolute differences of the phases that add up to the whole [s]
     remarks: tuple[str, ...] = ()
 
@@ -202,7 +202,7 @@ class Comparison(Generic[Told]):
         total = sum(self.gaps.values())
         return self.gaps[self.widest] / total if total else 0.0
 
-    def phase(self, name: str) -> Phase:
+    def phase(self, name: str) -> RunPhase:
         """The row of a phase."""
         return next(one for one in self.phases if one.name == name)
 
@@ -215,10 +215,10 @@ def phase_of(
     *,
     unit: str = "s",
     within: bool = False,
-) -> Phase:
+) -> RunPhase:
     """A row: the prediction with the ends of its interval, the median, 10th and 90th percentile of what was seen."""
     low, median, high = (float(value) for value in np.quantile(seen, [0.1, 0.5, 0.9]))
-    return Phase(
+    return RunPhase(
         name=name,
         predicted=predicted,
         low=ends[0],

@@ -22,8 +22,8 @@ from torch import distributed
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ridgeline.run.decoder import loss_of
-from ridgeline.run.divide import Divided, divide
-from ridgeline.run.mapping import Execution, Shape
+from ridgeline.run.divide import DividedModel, divide
+from ridgeline.run.mapping import DecoderShape, Execution
 
 _KINDS = ("reduce_scatter", "all_gather", "all_reduce", "all_to_all", "broadcast", "send", "recv")
 _BACKENDS = ("gloo:", "nccl:")
@@ -85,7 +85,7 @@ def _kind(name: str) -> str:
 class Generator:
     """Answers a batch of random prompts greedily and keeps the seconds of each phase."""
 
-    def __init__(self, divided: Divided, *, batch: int, prompt: int, output: int, seed: int) -> None:
+    def __init__(self, divided: DividedModel, *, batch: int, prompt: int, output: int, seed: int) -> None:
         self.divided, self.batch, self.prompt, self.output, self.seed = divided, batch, prompt, output, seed
         self.phases: dict[str, float] = {}
         divided.module.eval()
@@ -125,7 +125,7 @@ _OBSERVED = 3  # steps under the profiler; the first one makes the optimizer's s
 class Stepper:
     """Runs steps of a divided model and keeps the seconds of each phase."""
 
-    def __init__(self, divided: Divided, seed: int) -> None:
+    def __init__(self, divided: DividedModel, seed: int) -> None:
         self.divided, self.seed = divided, seed
         self.phases: dict[str, float] = {}
 
@@ -196,7 +196,7 @@ class Stepper:
 def main(request: str, rank: int, parent: int) -> None:
     """Runs the request as one rank of `parent`'s; the first one writes the answer of all beside the request."""
     told = json.loads(Path(request).read_text(encoding="utf-8"))
-    asked = Execution(**{**told["execution"], "shape": Shape(**told["execution"]["shape"])})
+    asked = Execution(**{**told["execution"], "shape": DecoderShape(**told["execution"]["shape"])})
     device = torch.device("cpu" if told["device"] == "cpu" else f"cuda:{rank}")
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -21,14 +21,14 @@ from ridgeline.report.report import Report
 from ridgeline.validate.diffusion import DiffusionRows
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
 from ridgeline.validate.machines import Machines, machines
-from ridgeline.validate.metrics import Metric, Prediction, find_metric, said_word
-from ridgeline.validate.names import is_language
+from ridgeline.validate.metrics import Prediction, TrainingMetric, find_metric, said_word
+from ridgeline.validate.notes import is_language
 from ridgeline.validate.offload import OffloadRows
+from ridgeline.validate.offload_rows import on_processors
 from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
-from ridgeline.validate.score import absolute_percentage_error, summarise
+from ridgeline.validate.score import scored, summarise
 from ridgeline.validate.serving import ServedRows
-from ridgeline.validate.serving_processors import on_processors
 
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
@@ -139,22 +139,12 @@ class Checker:
             where = f"{Path(place.filename).stem}.{place.name}"
             return {"status": "refused", "reason": f"internal: {type(error).__name__}: {error} (in {where})"}
 
-    def _scored(self, row: Row, job: Interpretation, metric: Metric) -> dict[str, Any]:
+    def _scored(self, row: Row, job: Interpretation, metric: TrainingMetric) -> dict[str, Any]:
         if metric.name == "fits":
             return self._fits(row, job)
         found = self._longest(job) if metric.read is None else metric.read(row, job, self._report(job))
-        measured = row.measured
-        assert measured is not None  # find_metric refused other values
         evidence = Evidence.ASSUMED if job.derived else found.evidence
-        return {
-            "status": "scored",
-            "measured": measured,
-            "predicted": found.value,
-            "low": found.low,
-            "high": found.high,
-            "ape": absolute_percentage_error(found.value, measured),
-            "evidence": evidence.label,
-        }
+        return scored(row, found.value, found.low, found.high, evidence=evidence)
 
     def _fits(self, row: Row, job: Interpretation) -> dict[str, Any]:
         word = "fits" if self._does_fit(job) else "OOM"

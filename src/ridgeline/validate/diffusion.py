@@ -17,7 +17,7 @@ from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.recipes import FP8_ARCHITECTURES, HALF_ONLY
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import absolute_percentage_error
+from ridgeline.validate.score import scored
 
 METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s")
 _SPELLED = words("sampled_metric")
@@ -67,15 +67,9 @@ class DiffusionRows:
         cost = self._known[key]
         scale = _scale(row, metric)
         value, low, high = (each / scale for each in _read(metric, cost, asked, replicas))
-        measured = row.measured
-        if measured is None or measured <= 0:
-            raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
-        return {
-            "status": "scored", "measured": measured, "predicted": value, "low": low, "high": high,
-            "ape": absolute_percentage_error(value, measured), "evidence": cost.evidence.label, "model": name,
-            "device": found.accelerator.name,
-            "assumptions": list(dict.fromkeys((*found.assumptions, *wiring, *said, *more, *cost.assumptions))),
-        }  # fmt: skip
+        assumed = dict.fromkeys((*found.assumptions, *wiring, *said, *more, *cost.assumptions))
+        named = {"model": name, "device": found.accelerator.name, "assumptions": list(assumed)}
+        return scored(row, value, low, high, evidence=cost.evidence, **named)
 
 
 def _metric(row: Row) -> str:

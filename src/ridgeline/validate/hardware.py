@@ -52,7 +52,7 @@ class DeviceText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class NamedDevice:
     """The accelerator a hardware cell means, with what it states put over the catalog, and what was assumed.
 
     `sizes` are the parts of the same form with another memory that a cell which states none may mean as well.
@@ -87,7 +87,7 @@ def read_device(text: str) -> DeviceText:
     )
 
 
-def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str], str | None]) -> Device:
+def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str], str | None]) -> NamedDevice:
     """The catalog's accelerator that a hardware cell means, e.g. 'H100 SXM 96GB HBM2e 2.4TB/s 500W cap'.
 
     Vendor words, form factor, memory size, memory bandwidth and power cap are read apart from the
@@ -235,7 +235,7 @@ def _nominal_bytes(part: Accelerator) -> float:
     return fact.value if fact is not None else read_device(part.name).memory_bytes or part.memory_bytes
 
 
-def _restated(said: DeviceText, part: Accelerator, assumptions: tuple[str, ...]) -> Device:
+def _restated(said: DeviceText, part: Accelerator, assumptions: tuple[str, ...]) -> NamedDevice:
     """The part with stated memory, bandwidth and power in place of the catalog's."""
     changes: dict[str, float] = {}
     notes = list(assumptions)
@@ -249,4 +249,4 @@ def _restated(said: DeviceText, part: Accelerator, assumptions: tuple[str, ...])
     if said.power_w is not None and part.tdp_w is not None and said.power_w < part.tdp_w:
         changes["tdp_w"] = said.power_w
         notes.append(f"power cap {said.power_w:g} W as stated, peak rates those of the {part.tdp_w:g} W part")
-    return Device(accelerator=replace(part, **changes) if changes else part, assumptions=tuple(notes))  # type: ignore[arg-type]
+    return NamedDevice(accelerator=replace(part, **changes) if changes else part, assumptions=tuple(notes))  # type: ignore[arg-type]

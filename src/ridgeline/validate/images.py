@@ -1,4 +1,5 @@
-"""Rows of networks that are built by name, most of images: which one, in which layout it runs, what a step holds."""
+"""Rows of networks that are built by name, of images, sentences, utterances and categories: which one, in which layout
+it runs, and what a step of it holds."""
 
 from __future__ import annotations
 
@@ -10,23 +11,22 @@ from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
-from ridgeline.graph.networks import classifier, sample_tokens
+from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
+from ridgeline.graph.model import Model
+from ridgeline.graph.networks import PADDED, SENTENCE, classifier, sample_tokens
+from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
+from ridgeline.graph.translation import TRANSLATORS, translator
 from ridgeline.graph.vision import Turned
 from ridgeline.graph.vision_transformer import vision_transformer
 from ridgeline.graph.volumes import SIDE, VOLUMES, volume_unet
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.validate.models import ModelReading
-from ridgeline.validate.published_plans import published_sharding
-from ridgeline.validate.recipes import Recipe
+from ridgeline.validate.notes import TrainingRow
+from ridgeline.validate.recipes import Recipe, published_sharding
 from ridgeline.validate.rows import Row
-from ridgeline.validate.samples import (
-    is_sample,
-    sample_model,
-    sample_recipe,
-)
 
 PARTS = "volume_parts"
 """The cell in which a row of volumes that are divided over devices says how many share one."""
@@ -48,6 +48,38 @@ def network(name: str, *, source: str = "") -> str | None:
     return None if found is None else found.text.casefold()
 
 
+def is_sample(name: str) -> bool:
+    """Whether a network reads sentences, utterances or categories."""
+    return name in (*RECURRENT, *TRANSLATORS, *RECOMMENDERS, "ncf")
+
+
+def meters_tokens(row: Row) -> bool:
+    """Whether what a row calls samples are tokens."""
+    return reading("meters_tokens", **row.cells_of()) is not None
+
+
+def counted_times(row: Row) -> int:
+    """How often a source's meter counts a sample [1]; raises `InputError` where it counts one for each device too.
+
+    There a batch is that of all devices, yet counted once for each, and all devices together take longer than one.
+    """
+    found = reading("counted_times", **row.cells_of())
+    if found is not None and (row.count("n_devices") or 1) > 1:
+        why = "its batch is that of all devices, counted once for each: no rate of samples"
+        raise InputError(f"'{row.text('model')}': {why}", field="n_devices")
+    return 1 if found is None else int(found.number)
+
+
+def in_sequences(row: Row, name: str) -> Row:
+    """A row whose batch counts sentences: programs that fill batches by tokens state those of a device."""
+    usual = None if row.count("global_batch") else reading("network_batch", model=name)
+    batch = row.count("micro_batch") or (None if usual is None else int(usual.number))
+    if batch is None:
+        return row
+    sentences = max(1, batch // SENTENCE[name]) if name in TRANSLATORS else batch
+    return replace(row, cells={**row.cells, "micro_batch": str(sentences)})
+
+
 def in_parts(row: Row, name: str) -> Row:
     """A row of fewer volumes than devices, its batch counted in parts of volumes, one for each device that trains.
 
@@ -62,37 +94,35 @@ def in_parts(row: Row, name: str) -> Row:
     return replace(row, cells={**row.cells, **{field: str(count) for field, count in counts.items()}})
 
 
-def image_recipe(row: Row, recipe: Recipe, name: str) -> Recipe:
-    """A recipe as image classifiers are trained: momentum, whole states, 16 bits where a program would take 8.
+def image_recipe(told: TrainingRow, recipe: Recipe, name: str) -> Recipe:
+    """A recipe as these networks are trained: whole states, 16 bits where a program would take 8, momentum for images.
 
-    Diffusion models take AdamW with the program's own states, on latents and texts that were encoded before.
+    Diffusion models take AdamW with the program's own states, on latents and texts that were encoded before; others
+    Adam, or momentum for tables, which lie in parts on all devices.
     """
-    precision = str(recipe.workload["precision"])
-    said = recipe.assumptions
+    row, said = told.row, told.said
+    precision, plan = str(recipe.workload["precision"]), {**recipe.plan, "zero": 0}
     own = reading("network_precision", **row.cells_of(model=name))
+    changes: dict[str, object] = {"optimizer": "sgd" if name in RECOMMENDERS else "adam"}
     if own is not None and own.value != precision:
         precision = own.text
-        said = (*said, f"the released program computes in {precision}, whatever its table says")
+        said.append(f"the released program computes in {precision}, whatever its table says")
+    narrow = PRECISIONS[precision].quantize
     if is_sample(name):
-        if PRECISIONS[precision].quantize:
-            recipe = replace(recipe, workload={**recipe.workload, "precision": "fp16-amp"})
-        return sample_recipe(recipe, name, devices=row.count("n_devices") or 1)
-    if name in SEGMENTS:
-        workload = {**recipe.workload, "optimizer": "adam", "fused_optimizer": False, "looped_optimizer": True}
-        said = (*said, "LAMB's states and traffic are Adam's")
-        return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
-    if name in UNETS:
-        if PRECISIONS[precision].quantize:
-            precision, said = "fp16", (*said, "diffusion models of public programs run in 16 bits")
-        said = (*said, "latents and texts are encoded before training")
-        workload = {**recipe.workload, "precision": precision, "attention_kernel": "flash2"}
-        return replace(
-            recipe, workload=workload, plan={**recipe.plan, "zero": 0, **published_sharding(row)}, assumptions=said
-        )
-    if PRECISIONS[precision].quantize:
-        precision, said = "fp16-amp", (*said, "convolutions of public programs run in 16 bits")
-    workload = {**recipe.workload, "precision": precision, "optimizer": "sgd-momentum"}
-    return replace(recipe, workload=workload, plan={**recipe.plan, "zero": 0}, assumptions=said)
+        changes |= {"precision": "fp16-amp"} if narrow else {}
+        plan |= {"ep": row.count("n_devices") or 1, "etp": 1} if name in RECOMMENDERS else {}
+    elif name in SEGMENTS:
+        changes |= {"fused_optimizer": False, "looped_optimizer": True}
+        said.append("LAMB's states and traffic are Adam's")
+    elif name in UNETS:
+        said += ["diffusion models of public programs run in 16 bits"] if narrow else []
+        said.append("latents and texts are encoded before training")
+        changes = {"precision": "fp16" if narrow else precision, "attention_kernel": "flash2"}
+        plan |= published_sharding(told)
+    else:
+        said += ["convolutions of public programs run in 16 bits"] if narrow else []
+        changes = {"precision": "fp16-amp" if narrow else precision, "optimizer": "sgd-momentum"}
+    return Recipe(workload={**recipe.workload, **changes}, plan=plan)
 
 
 def _autocasts(recipe: Recipe) -> bool:
@@ -100,63 +130,73 @@ def _autocasts(recipe: Recipe) -> bool:
     return str(recipe.workload["precision"]).endswith("-amp") and recipe.workload["execution"] == "eager"
 
 
-def read_image_model(row: Row, name: str, recipe: Recipe) -> ModelReading:
-    """The network of a row; matrix units read channels last, so another layout is turned around convolutions."""
+def read_image_model(told: TrainingRow, name: str, recipe: Recipe) -> ModelReading:
+    """The network of a row, and what is assumed of its samples."""
+    row, wide = told.row, _autocasts(recipe)
+    devices, sequences, parts = (row.count(cell) or 1 for cell in ("n_devices", "micro_batch", PARTS))
     if is_sample(name):
-        devices = row.count("n_devices") or 1
-        sampled, said = sample_model(name, devices=devices, autocast=_autocasts(recipe))
-        return ModelReading(model=sampled, key=repr((name, devices)), assumptions=said)
+        model, *said = _sampled(name, devices=devices, autocast=wide)
+        return ModelReading(model=model, key=repr((name, devices, wide)), assumptions=tuple(said))
     if name in SEGMENTS:
-        sequences = row.count("micro_batch") or 1
-        said = (f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103",)
+        told_ = f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103"
         model = transformer_xl(name, sequences=sequences)
-        return ModelReading(model=model, key=repr((name, sequences)), assumptions=said)
+        return ModelReading(model=model, key=repr((name, sequences)), assumptions=(told_,))
     if name in VOLUMES:
-        parts = row.count(PARTS) or 1
-        said = (f"volumes of {SIDE} voxels a side",)
-        if row.count(PARTS):
-            share = (
-                f"{parts} devices share a volume, their edges told in no time" if parts > 1 else "one device a volume"
-            )
-            said = (*said, f"{share}; the devices that are left evaluate")
-        return ModelReading(model=volume_unet(name, parts=parts), key=repr((name, parts)), assumptions=said)
+        shared = f"{parts} devices share a volume, their edges told in no time" if parts > 1 else "one device a volume"
+        more = (f"{shared}; the devices that are left evaluate",) if row.count(PARTS) else ()
+        model = volume_unet(name, parts=parts)
+        return ModelReading(
+            model=model, key=repr((name, parts)), assumptions=(f"volumes of {SIDE} voxels a side", *more)
+        )
     if name in UNETS:
         side = UNETS[name].image
         return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))
     if name.startswith("vit-"):
-        said = (f"images of {sample_tokens(name)} tokens, 1000 classes",)
-        wide = _autocasts(recipe)
-        return ModelReading(model=vision_transformer(name, autocast=wide), key=repr((name, wide)), assumptions=said)
-    compute = PRECISIONS[str(recipe.workload["precision"])].compute
-    where = f"{row.text('precision')}; {row.text('source')}"
+        told_ = f"images of {sample_tokens(name)} tokens, 1000 classes"
+        return ModelReading(model=vision_transformer(name, autocast=wide), key=repr((name, wide)), assumptions=(told_,))
+    return _convolutional(row, name, recipe)
+
+
+def _sampled(name: str, *, devices: int, autocast: bool) -> tuple[Model, *tuple[str, ...]]:
+    """A network of sentences, utterances or categories, and what is assumed of its samples."""
+    if name in TRANSLATORS:
+        return translator(name), f"sentences of {SENTENCE[name]} tokens each way, without padding"
+    if name in PADDED:
+        words, model = SENTENCE[name], recurrent(name, words=PADDED[name])
+        said = f"sentences of {words} tokens each way, padded to {PADDED[name]}; its meter counts the tokens of both"
+        return replace(model, dims={**model.dims, "counted_tokens": 2 * words}), said
+    if name in RECURRENT:
+        spoken = f"utterances of {UTTERANCE.frames} frames and {UTTERANCE.tokens} tokens, without padding"
+        return recurrent(name), spoken
+    if name in RECOMMENDERS:
+        apart = "tables lie in equal parts on all devices, no row is looked up twice in a step"
+        return recommender(name, shards=devices), apart
+    return (recommender(name, autocast=autocast),)
+
+
+def _convolutional(row: Row, name: str, recipe: Recipe) -> ModelReading:
+    """A network of convolutions; matrix units read channels last, so another layout is turned around them."""
+    where, execution = f"{row.text('precision')}; {row.text('source')}", recipe.workload["execution"]
     first = reading("channels_first", words=where)
+    compute = PRECISIONS[str(recipe.workload["precision"])].compute
     turned = Turned.NONE if first is None else TURNED.get(compute, Turned.BOTH)
     bound = reading("host_bound", runs=where, model=name)
     if bound is not None:
         raise InputError(f"'{row.text('model')}': {bound.told}", field="model")
-    found = DETECTORS.get(name)
-    if (found is not None or name in REGION_NETWORKS) and row.asks_bytes:
+    boxed = name in DETECTORS or name in REGION_NETWORKS
+    if boxed and row.asks_bytes:
         raise InputError("what decoding images on the device holds is not predicted", field="metric")
-    fused = recipe.workload["execution"] != "eager"
+    fused = execution != "eager"
     counted = fused and reading("norm_statistics", runs=where, model=name) is not None
-    if found is not None:
-        model = detector(name, turned=turned, fused=fused)
-    elif name in REGION_NETWORKS:
-        model = region_network(name, turned=turned, fused=fused)
+    if boxed:
+        model = (detector if name in DETECTORS else region_network)(name, turned=turned, fused=fused)
     else:
         size = reading("image_pixels", runs=where, model=name)
-        model = classifier(
-            name,
-            turned=turned,
-            fused=fused,
-            autocast=_autocasts(recipe),
-            counted=counted,
-            image=None if size is None else int(size.number),
-        )
-    pixels, classes = model.dims["image"], model.dims["classes"]
-    turns = [f"images of {pixels} x {pixels} pixels, {classes} classes"]
-    if found is not None or name in REGION_NETWORKS:
-        turns.append("boxes are chosen and matched in no time")
+        pixels = None if size is None else int(size.number)
+        model = classifier(name, turned=turned, fused=fused, autocast=_autocasts(recipe), counted=counted, image=pixels)
+    side, classes = model.dims["image"], model.dims["classes"]
+    said = [f"images of {side} x {side} pixels, {classes} classes"]
+    said += ["boxes are chosen and matched in no time"] if boxed else []
     if turned not in (Turned.NONE, Turned.FIRST):
-        turns.append(f"layouts are turned around convolutions: {'' if first is None else first.told}")
-    return ModelReading(model=model, key=repr((name, turned, fused, counted, pixels)), assumptions=tuple(turns))
+        said.append(f"layouts are turned around convolutions: {'' if first is None else first.told}")
+    return ModelReading(model=model, key=repr((name, turned, fused, counted, side)), assumptions=tuple(said))

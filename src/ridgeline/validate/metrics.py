@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
+from ridgeline.facts.benchmarks import Convergence, convergence
 from ridgeline.facts.programs import TrainingProgram
+from ridgeline.facts.readings import reading, tell_recipe
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.ops import LinearOp
@@ -15,10 +17,9 @@ from ridgeline.graph.workload import Task
 from ridgeline.memory.stage import STATES, peak_interval
 from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS
+from ridgeline.validate.images import counted_times, meters_tokens
 from ridgeline.validate.interpret import Interpretation
-from ridgeline.validate.mlperf_runs import logged_by_one, reference
 from ridgeline.validate.rows import Row
-from ridgeline.validate.samples import counted_times, meters_tokens
 
 PASSES = 3  # forward once and backward twice; recompute adds one more
 OUTSIDE_ALLOCATOR = ("context",)
@@ -37,7 +38,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class TrainingMetric:
     """How one kind of metric is read off a report; names that match `pattern` are of this kind.
 
     `read` is None for metrics that ask whether jobs fit, which takes more than one report.
@@ -55,7 +56,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
 """Metrics that no prediction of a step can answer."""
 
 
-def find_metric(row: Row) -> Metric:
+def find_metric(row: Row) -> TrainingMetric:
     """The kind of metric that a row asks for; raises `InputError` with the reason when it cannot be answered."""
     name = row.text("metric").casefold()
     for pattern, reason in REFUSED:
@@ -63,8 +64,8 @@ def find_metric(row: Row) -> Metric:
             raise InputError(f"'{row.text('metric')}': {reason}", field="metric")
     for metric in METRICS:
         if re.fullmatch(metric.pattern, name):
-            if metric.name != "fits" and (row.measured is None or row.measured <= 0):
-                raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+            if metric.name != "fits":
+                row.positive()
             _check_unit(metric, row)
             return metric
     known = ", ".join(metric.name for metric in METRICS)
@@ -95,7 +96,7 @@ _SHAPES = {
 """What the units of other metrics look like, and one of them; a blank unit is the metric's own."""
 
 
-def _check_unit(metric: Metric, row: Row) -> None:
+def _check_unit(metric: TrainingMetric, row: Row) -> None:
     """Raises `InputError` when the unit cannot be that of the metric."""
     unit = row.text("unit")
     wanted = _DIMENSIONS.get(metric.name)
@@ -149,13 +150,17 @@ def _rate(amount: float, report: Report) -> Prediction:
     return Prediction(value=amount / step.value, low=amount / step.high, high=amount / step.low, evidence=step.evidence)
 
 
-def _per_device(row: Row, job: Interpretation) -> float:
-    """What a rate is divided by: the devices when metric or unit says per device, else 1 [1]."""
+def counted_by_one(row: Row) -> bool:
+    """Whether a rate is that of one device: its metric or unit says so, or its program or source is known to log so."""
     text = f"{row.text('metric')} {row.text('unit').split('(')[0]}".casefold()
-    single = re.search(r"per_(?:gpu|chip|device|core)|/\s*(?:gpu|device|chip|core)", text)
-    if single is None and job.engine.name == "torchtune":
-        single = re.search("tok", text)  # torchtune logs tokens a second and GPU (recipes, tokens_per_second_per_gpu)
-    return float(job.cluster.count) if single or logged_by_one(row) else 1.0
+    if re.search(r"per_(?:gpu|chip|device|core)|/\s*(?:gpu|device|chip|core)", text):
+        return True
+    return reading("rate_of_one_device", **row.cells_of(program=row.text("engine"), words=text)) is not None
+
+
+def _per_device(row: Row, job: Interpretation) -> float:
+    """What a rate is divided by: the devices where it counts one, else 1 [1]."""
+    return float(job.cluster.count) if counted_by_one(row) else 1.0
 
 
 def _tokens(row: Row, job: Interpretation, report: Report) -> Prediction:
@@ -188,8 +193,7 @@ def counted_flop(row: Row, job: Interpretation, report: Report, *, hardware: boo
     arXiv:2104.04473 eq. 3. LoRA counts what the report counts.
     """
     accounting = job.engine.accounting
-    text = f"{row.text('notes')} {row.text('source')}"
-    if re.search(r"HFU-style|hardware.FLOP|counts full recomputation|arXiv:2104\.04473", text, re.IGNORECASE):
+    if reading("counts_hardware_flop", **row.cells_of(words=row.text("notes"))) is not None:
         accounting = "hardware"
     if hardware is not None:
         accounting = "hardware" if hardware else "full" if accounting == "hardware" else accounting
@@ -238,7 +242,7 @@ def _device_hours(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 def _time_to_train(row: Row, job: Interpretation, report: Report) -> Prediction:
     """Training and evaluation until the target of an MLPerf benchmark, as many sequences as its reference runs took."""
-    batch, found = job.workload.global_batch, reference(row, job)
+    batch, found = job.workload.global_batch, _reference(row, job.workload.global_batch)
     if found is None:
         raise InputError(
             f"it depends on convergence, and no reference runs of {row.text('model')} at batch {batch} are known",
@@ -254,6 +258,17 @@ def _time_to_train(row: Row, job: Interpretation, report: Report) -> Prediction:
         high=(found.high + evaluated) * step.high * each,
         evidence=step.evidence,
     )
+
+
+def _reference(row: Row, batch: int) -> Convergence | None:
+    """What reference runs of a row's benchmark of MLPerf Training took at a batch; None where none are known."""
+    said = re.search(r"training_results_v(\d+)\.(\d+)", row.text("source"))
+    if said is None:
+        return None
+    found = convergence(row.text("model"), batch=batch, mlperf_round=(int(said[1]), int(said[2])))
+    if found is not None:
+        tell_recipe(re.escape(said[0]), row.text("source"), f"sequences to the target ({found.source})")
+    return found
 
 
 def _power(row: Row, job: Interpretation, report: Report) -> Prediction:
@@ -334,33 +349,35 @@ def _activations(row: Row, job: Interpretation, report: Report) -> Prediction:
     return replace(kept, value=value, low=low, high=high)
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric(
+METRICS: tuple[TrainingMetric, ...] = (
+    TrainingMetric(
         name="step_time",
         pattern=r"(?:step|iteration|iter)_time(?:_\w+)?|(?:s|sec|seconds|time)_per_(?:step|iteration|iter)",
         read=_step_time,
     ),
-    Metric(name="forward_time", pattern=r"forward_time", read=_forward_time),
-    Metric(name="tokens_per_s", pattern=r"tok(?:en)?s?_(?:per_)?s(?:ec|econd)?(?:_per_\w+)?", read=_tokens),
-    Metric(
+    TrainingMetric(name="forward_time", pattern=r"forward_time", read=_forward_time),
+    TrainingMetric(name="tokens_per_s", pattern=r"tok(?:en)?s?_(?:per_)?s(?:ec|econd)?(?:_per_\w+)?", read=_tokens),
+    TrainingMetric(
         name="samples_per_s",
         pattern=r"(?:samples|sequences|seqs?|images)(?:_\d+k)?_per_s(?:ec|econd)?(?:_per_\w+|_core)?|throughput",
         read=_samples,
     ),
-    Metric(name="flop_rate", pattern=r"(?:model_|aggregate_|hardware_)?[tp]flops(?:_per_\w+)?", read=_flop_rate),
-    Metric(name="utilisation", pattern=r"mfu|hfu|pct_of_peak|percent_of_peak", read=_utilisation),
-    Metric(name="device_hours", pattern=r"(?:gpu|tpu|device|chip)_hours", read=_device_hours),
-    Metric(name="time_to_train", pattern=r"time_to_train", read=_time_to_train),
-    Metric(
+    TrainingMetric(
+        name="flop_rate", pattern=r"(?:model_|aggregate_|hardware_)?[tp]flops(?:_per_\w+)?", read=_flop_rate
+    ),
+    TrainingMetric(name="utilisation", pattern=r"mfu|hfu|pct_of_peak|percent_of_peak", read=_utilisation),
+    TrainingMetric(name="device_hours", pattern=r"(?:gpu|tpu|device|chip)_hours", read=_device_hours),
+    TrainingMetric(name="time_to_train", pattern=r"time_to_train", read=_time_to_train),
+    TrainingMetric(
         name="power",
         pattern=r"(?:mean|avg|average)_(?:(?:node|device|gpu)_)?power|power_per_(?:node|device|gpu)",
         read=_power,
     ),
-    Metric(name="allocated", pattern=r"torch_max_memory_allocated|max_memory_allocated", read=_allocated),
-    Metric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=_peak_memory),
-    Metric(name="states", pattern=r"model_states?_mem\w*", read=_states),
-    Metric(name="activations", pattern=r"activation\w*_mem\w*", read=_activations),
-    Metric(name="fits", pattern=r"fits", read=None),
-    Metric(name="max_seq_len", pattern=r"max_seq(?:uence)?_len(?:gth)?", read=None),
+    TrainingMetric(name="allocated", pattern=r"torch_max_memory_allocated|max_memory_allocated", read=_allocated),
+    TrainingMetric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=_peak_memory),
+    TrainingMetric(name="states", pattern=r"model_states?_mem\w*", read=_states),
+    TrainingMetric(name="activations", pattern=r"activation\w*_mem\w*", read=_activations),
+    TrainingMetric(name="fits", pattern=r"fits", read=None),
+    TrainingMetric(name="max_seq_len", pattern=r"max_seq(?:uence)?_len(?:gth)?", read=None),
 )
 """Every metric that is answered; the first whose pattern matches the whole name."""

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmarks import published_dimensions, style, style_of
+from ridgeline.facts.readings import reading
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.model import Model
-from ridgeline.validate.names import (
+from ridgeline.validate.notes import (
+    Notes,
+    TrainingRow,
     as_attention,
     catalog_spelling,
     meant_by,
@@ -23,7 +26,6 @@ from ridgeline.validate.names import (
     plain_name,
     refuse_unsupported,
 )
-from ridgeline.validate.notes import Notes
 from ridgeline.validate.rows import Row
 
 HEAD_DIM = 128  # width of one head in GPT-3 6.7B and above, Llama and Megatron-LM (arXiv:2005.14165, table 2.1)
@@ -59,7 +61,7 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class DegreeMultiples:
     """Degrees that derived dimensions must be multiples of: pipeline stages, tensor-parallel width [1]."""
 
     stages: int
@@ -67,6 +69,26 @@ class Grid:
 
 
 _BUILT: dict[str, ModelReading] = {}
+
+
+def program_flags(told: TrainingRow, *, width: int) -> dict[str, object]:
+    """Keyword arguments of `from_dims` that a row's program gives by its switches and defaults, for `width` shards.
+
+    A padded vocabulary is a multiple of the program's unit times `width`, a gated feed-forward that is not stated two
+    thirds of 4 D.
+    """
+    row, notes = told.row, told.notes
+    flags: dict[str, object] = dict(told.settings("flag"))
+    padding, gated, hidden = told.reading("vocab_padding"), told.reading("gated_ffn"), row.count("hidden")
+    if padding is not None:
+        usual = reading("test_vocab", words=row.text("source_where"))
+        vocab = row.count("vocab") or notes.count("vocab-size") or (0 if usual is None else int(usual.number))
+        unit = int(padding.number) * width
+        flags["vocab"] = math.ceil(vocab / unit) * unit
+    if gated is not None and hidden and notes.count("ffn-hidden-size") is None:
+        unit = int(gated.number)
+        flags["ffn"] = max(unit, int(4 * hidden * 2 / 3 / unit) * unit)
+    return flags
 
 
 def read_model(
@@ -94,12 +116,12 @@ def read_model(
     flags = {**_flags(row, notes), **{field: value for field, value in known.items() if field != "vocab"}}
     key = repr((name, stated, seq_len, stages, width, sorted(flags.items(), key=str)))
     if key not in _BUILT:
-        _BUILT[key] = _read(name, stated, flags, seq_len, Grid(stages=stages, width=width), key)
+        _BUILT[key] = _read(name, stated, flags, seq_len, DegreeMultiples(stages=stages, width=width), key)
     return _BUILT[key]
 
 
 def _read(
-    name: str, stated: Stated, flags: Mapping[str, object], seq_len: int | None, grid: Grid, key: str
+    name: str, stated: Stated, flags: Mapping[str, object], seq_len: int | None, grid: DegreeMultiples, key: str
 ) -> ModelReading:
     plain = plain_name(name)
     found = None if flags else _from_catalog(plain, stated, seq_len)
@@ -199,7 +221,13 @@ def _flags(row: Row, notes: Notes) -> dict[str, object]:
 
 
 def _from_numbers(
-    name: str, plain: str, stated: Stated, flags: Mapping[str, object], seq_len: int | None, grid: Grid, key: str
+    name: str,
+    plain: str,
+    stated: Stated,
+    flags: Mapping[str, object],
+    seq_len: int | None,
+    grid: DegreeMultiples,
+    key: str,
 ) -> ModelReading:
     """A model from stated numbers: dimensions where given, else fitted to the parameter count."""
     if "truncated" in name:
@@ -234,7 +262,7 @@ def _from_numbers(
 
 
 def _shape(
-    name: str, stated: Stated, params: float | None, vocab: int, grid: Grid, squares: int, said: list[str]
+    name: str, stated: Stated, params: float | None, vocab: int, grid: DegreeMultiples, squares: int, said: list[str]
 ) -> tuple[int, int]:
     """Layers and width, stated or fitted to the parameters by c L D^2 + V D with D = 128 L.
 

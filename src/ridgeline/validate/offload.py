@@ -35,7 +35,7 @@ from ridgeline.validate.offload_rows import (
     read_offloaded,
 )
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import absolute_percentage_error
+from ridgeline.validate.score import scored
 
 USUAL_HOST = "Core i9-13900K"
 PROMPT_TOKENS, OUTPUT_TOKENS = 220.0, 200.0  # where a row tells none (assumed)
@@ -77,9 +77,7 @@ class OffloadRows:
         """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
         job = read_offloaded(row, self._source)
         found = self._ready(job, row)
-        measured = row.measured
-        if measured is None or measured <= 0:
-            raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+        row.positive()
         value, inverse, spent = _value(found, job)
         predicted = value / job.unit_si
         said = (*job.assumptions, *found.assumptions)
@@ -88,20 +86,10 @@ class OffloadRows:
         if inverse:
             low, high = 1.0 / high, 1.0 / low
         rungs = () if found.hybrid.prices is None else tuple(found.hybrid.prices.rungs_used.values())
-        return {
-            "status": "scored",
-            "device": job.part.name if job.part is not None else job.host.cpu.name if job.host else "not stated",
-            "engine": job.engine,
-            "model": job.model.name,
-            "measured": measured,
-            "predicted": predicted,
-            "low": predicted * low,
-            "high": predicted * high,
-            "ape": absolute_percentage_error(predicted, measured),
-            "evidence": evidence.label,
-            "rung": (worst(rungs) if rungs else Rung.COMMON).value,
-            "assumptions": list(said),
-        }
+        device = job.part.name if job.part is not None else job.host.cpu.name if job.host else "not stated"
+        named = {"device": device, "engine": job.engine, "model": job.model.name, "assumptions": list(said)}
+        rung = (worst(rungs) if rungs else Rung.COMMON).value
+        return scored(row, predicted, predicted * low, predicted * high, evidence=evidence, rung=rung, **named)
 
     def _ready(self, job: OffloadedJob, row: Row) -> Offloaded:
         if job.key not in self._runs:
@@ -164,8 +152,8 @@ def _host_bytes(job: OffloadedJob) -> float:
 
 def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
     """Habits that the words of a row or its model change."""
-    if job.model.name.casefold().startswith("smallthinker") and "smallthinker" in job.engine.casefold():
-        habits = replace(habits, prefetch=True)  # its routers run before attention
+    if reading("routes_before_attention", model=job.model.name, program=job.engine) is not None:
+        habits = replace(habits, prefetch=True)
     if habits.kernel is Kernel.LLAMA_CPP and row.text("precision_weights").casefold().startswith("iq"):
         habits = replace(habits, kernel=Kernel.CODEBOOK)
     if job.layerwise_prefill and not re.search(r"long prompt", row.text("technique"), re.IGNORECASE):

@@ -7,16 +7,120 @@ from dataclasses import dataclass, replace
 
 from ridgeline.cost.formats import by_bits
 from ridgeline.errors import InputError
+from ridgeline.facts.cpus import Cpu, cpus
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model
-from ridgeline.validate.machines import Machines, machines
-from ridgeline.validate.offload_hosts import HostSide, host_of
+from ridgeline.validate.machines import Machines, find, machines, without_accelerator
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving_device import find
-from ridgeline.validate.serving_formats import Precision, precision_of
+from ridgeline.validate.serving_formats import ServedPrecision, precision_of
 from ridgeline.validate.serving_models import model_of
 from ridgeline.validate.serving_words import engine_of, metric_of, number, whole
+
+_UNITS = {"gib": 2.0**30, "gb": 1e9, "tb": 1e12, "tib": 2.0**40, "mb": 1e6, "mib": 2.0**20}
+_SIZE = r"(\d{1,6}(?:\.\d{1,3})?)\s*(GiB|GB|TiB|TB|MiB|MB)\b"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSide:
+    """The host of a row: `sockets` of `cpu`, `cores` in use [1], all sockets' memory [byte/s] and its size [byte].
+
+    `limit_bytes` is what a row lets the model keep in memory, the rest being on disk.
+    """
+
+    cpu: Cpu
+    sockets: int
+    cores: int
+    memory_bytes_per_s: float
+    memory_bytes: float | None
+    limit_bytes: float | None
+    assumptions: tuple[str, ...]
+
+    def peak_flop_per_s(self, name: str) -> float:
+        """Products in a format by the cores in use, an upper bound [FLOP/s]."""
+        return self.cpu.peak_flop_per_s(name) * self.cores / self.cpu.cores
+
+
+def host_of(row: Row) -> HostSide | None:
+    """The host that a row names, None when it names none; raises `InputError` for an unknown processor."""
+    cell = row.text("cpu").strip()
+    if not cell or cell.casefold() in ("none", "not stated", "n/a", "-"):
+        return None
+    found = _cpu(cell)
+    said: list[str] = []
+    sockets = _sockets(cell, found, row.source, said)
+    cores = found.cores * sockets
+    used = re.search(r"(\d{1,4}) (?:of \d+ cores|threads)", cell)
+    if used and 1 <= int(used[1]) <= cores:
+        cores = int(used[1])
+        said.append(f"{cores} cores in use as stated")
+    text = row.text("host_mem")
+    rate = _rate(text, found, said) * sockets
+    limit = re.search(rf"limit {_SIZE}", text, re.IGNORECASE)
+    return HostSide(
+        cpu=found,
+        sockets=sockets,
+        cores=cores,
+        memory_bytes_per_s=rate,
+        memory_bytes=None if limit else _size(text),
+        limit_bytes=_bytes(limit[1], limit[2]) if limit else None,
+        assumptions=tuple(said),
+    )
+
+
+def _cpu(cell: str) -> Cpu:
+    """The processor whose name or alias, the longest, stands in the cell."""
+    text = cell.casefold()
+    known = [(alias, each) for each in cpus().values() for alias in (each.name, *each.aliases)]
+    known.sort(key=lambda pair: -len(pair[0]))
+    found = next((each for alias, each in known if alias.casefold() in text), None)
+    if found is None:
+        raise InputError(f"'{cell[:60]}' is no processor of the catalog: add a row to data/cpus.tsv", field="cpu")
+    return found
+
+
+def _sockets(cell: str, found: Cpu, source: str, said: list[str]) -> int:
+    stated = re.match(r"^\s*([1-8])\s*x\s", cell)
+    if stated:
+        return int(stated[1])
+    total = re.search(r"(?<!of )(?<!of)(?<!\d)(\d{1,4})[- ]core|, (\d{1,4}) cores", cell)
+    if total:
+        count = int(total[1] or total[2])
+        sockets = max(1, round(count / found.cores))
+        said.append(f"'{cell[:50]}': {sockets} sockets of {found.name}")
+        return min(sockets, 8)
+    usual = reading("sockets", runs=source, words=cell.strip())
+    if usual is None:
+        return 1
+    said.append(usual.told)
+    return int(usual.number)
+
+
+def _rate(text: str, found: Cpu, said: list[str]) -> float:
+    """Memory of one socket: stated channels and speed, else the fastest that the maker allows [byte/s]."""
+    speed = re.search(r"DDR\dX?-(\d{4,5})", text)
+    channels = re.search(r"(\d{1,2})[- ]channels?", text)
+    if speed is None and channels is None:
+        said.append(f"memory of {found.name}: {found.channels} channels {found.memory_type}, the fastest it takes")
+        return found.memory.value
+    count = int(channels[1]) if channels and 1 <= int(channels[1]) <= 24 else found.channels
+    per_channel = found.memory.value / found.channels
+    if speed:
+        per_channel = min(float(speed[1]), 20000.0) * 1e6 * 8
+    return count * per_channel
+
+
+def _size(text: str) -> float | None:
+    sticks = re.search(rf"(\d{{1,2}})\s*x\s*{_SIZE}", text, re.IGNORECASE)
+    if sticks:
+        return int(sticks[1]) * _bytes(sticks[2], sticks[3])
+    match = re.search(_SIZE, text, re.IGNORECASE)
+    return _bytes(match[1], match[2]) if match else None
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * _UNITS[unit.casefold()]
+
 
 EXPERTS_COMPUTED = "experts-on-host-computed"  # Fiddler, KTransformers: the processor runs the experts it holds
 EXPERTS_FETCHED = "experts-prefetched"  # MoE-Infinity: experts cross the host link when they are needed
@@ -154,7 +258,7 @@ def _part(row: Row, source: Machines) -> tuple[Accelerator | None, tuple[str, ..
     return found, device.assumptions
 
 
-def _precision(row: Row, model: Model, part: Accelerator | None, engine: str) -> tuple[Precision, str]:
+def _precision(row: Row, model: Model, part: Accelerator | None, engine: str) -> tuple[ServedPrecision, str]:
     """Formats of device and host; '' for the host where it is the same."""
     cell = row.text("precision_weights").strip().casefold()
     anything = part or next(iter(machines().accelerators()))
@@ -241,3 +345,26 @@ _RUN = (
 def _key(row: Row) -> tuple[str, ...]:
     """What decides the prediction: the cells of the configuration."""
     return tuple(row.text(name) for name in _RUN)
+
+
+_ENGINES = re.compile(r"llama\.?cpp|ollama", re.IGNORECASE)
+_ALONE = ("single-stream", "fixed-batch")
+
+
+def on_processors(row: Row) -> Row | None:
+    """One batch of llama.cpp or ollama on processors, as a row of an offload table; None for every other row.
+
+    Clusters of small computers and other engines are left to be refused: nobody measured their network or products.
+    """
+    cell = row.text("hardware")
+    alone = row.text("scenario").casefold() in _ALONE and row.text("n_devices") in ("", "1")
+    if not alone or not _ENGINES.search(row.text("engine")) or re.search(r"\bcluster\b", cell, re.IGNORECASE):
+        return None
+    if not without_accelerator(cell):
+        return None
+    memory = reading("host_memory", words=cell)
+    said = {
+        "gpu": "none", "cpu": cell, "host_mem": "" if memory is None else memory.text,
+        "technique": "CPU only", "engine": "llama.cpp", "batch": row.text("batch_or_concurrency"),
+    }  # fmt: skip
+    return replace(row, cells={**row.cells, **said})

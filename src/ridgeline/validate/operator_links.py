@@ -18,8 +18,7 @@ from ridgeline.facts.machines import machine as catalogued
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster, Tier
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
-from ridgeline.validate.machines import Machines, place
-from ridgeline.validate.network import read_network
+from ridgeline.validate.machines import Machines, place, read_network
 from ridgeline.validate.operator_cells import Ask, Priced, priced
 from ridgeline.validate.rows import Row
 

@@ -24,7 +24,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.operator_cells import Ask, Priced, sizes
 from ridgeline.validate.operator_sources import own_source
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import absolute_percentage_error
+from ridgeline.validate.score import scored
 
 FAMILIES: dict[str, Callable[[Ask], Priced]] = {
     "power": kernels.power, "layer": kernels.layer, "latent_decode": attention.latent_decode,
@@ -58,7 +58,6 @@ def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ..
     device = find_device(row.text("hardware"), source.accelerators(), source.usual)
     _same_form(row.text("hardware"), device.accelerator)
     found, notes = _cluster(row, kind, op, device.accelerator, source)
-    answer: dict[str, Any] = {"device": device.accelerator.name}
     ask = replace(_ask(row, kind, op, machine(found)), rungs=rungs)
     priced = _of_another_source(family(ask), row)
     value, low, high = _predicted(priced, measured_si / measured, dimension, row)
@@ -68,18 +67,8 @@ def answer_operator(row: Row, kind: str, source: Machines, rungs: tuple[Rung, ..
     if marked is not None:
         assumptions.append(marked)
         scenario, evidence = f"{priced.family}, own source", Evidence.MEASURED
-    return answer | {
-        "status": "scored",
-        "scenario": scenario,
-        "measured": measured,
-        "predicted": value,
-        "low": low,
-        "high": high,
-        "ape": absolute_percentage_error(value, measured),
-        "evidence": evidence.label,
-        "rung": priced.rung or "mechanism",
-        "assumptions": assumptions,
-    }
+    named = {"device": device.accelerator.name, "scenario": scenario, "assumptions": assumptions}
+    return scored(row, value, low, high, evidence=evidence, rung=priced.rung or "mechanism", **named)
 
 
 def _of_another_source(priced: Priced, row: Row) -> Priced:
@@ -111,11 +100,9 @@ def _of_another_source(priced: Priced, row: Row) -> Priced:
 
 def _measured(row: Row) -> tuple[float, float, str]:
     """The measured value, the same in SI, and the dimension of its unit."""
-    value = row.measured
-    if value is None:
+    if row.measured is None:
         raise InputError(f"'{row.text('metric')}' asks for a word; only times and rates are predicted", field="metric")
-    if value <= 0:
-        raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+    value = row.positive()
     unit = row.text("unit")
     dimension, factor = UNITS.get(unit, ("", 0.0))
     rate = _RATE_UNIT.match(unit)

@@ -1,38 +1,25 @@
-"""Reads the cells that name a recipe: precision, recompute, sharding, optimizer, task, execution."""
+"""What a training row says of its recipe, and what its program does where it is silent: precision, task, sharding."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
-from ridgeline.facts.programs import TrainingProgram, before_flash_attention
-from ridgeline.facts.readings import reading, settings
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.frameworks import FrameworkPolicy, framework_policy
+from ridgeline.facts.programs import before_flash_attention
+from ridgeline.facts.published_plans import PublishedPlan
+from ridgeline.facts.readings import reading
 from ridgeline.graph.workload import PRECISIONS, Task
-from ridgeline.validate.megatron_tests import is_test, tested_experts
-from ridgeline.validate.notes import Notes
-from ridgeline.validate.published_plans import (
-    bytes_precision,
-    published_execution,
-    published_recompute,
-    published_sharding,
-)
-from ridgeline.validate.rows import Row
+from ridgeline.validate.notes import TrainingRow
 
 FP8_ARCHITECTURES = ("ada", "hopper", "blackwell", "cdna3", "cdna4")
 TF32_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
 HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
 
-
-ALL_ABOVE = "all of the above"
-"""How torchtune's table of optimization flags ends: with compile, chunked loss and offloaded activations."""
-
-TORCHTUNE, PAGED = "torchtune (recipes)", "paged-adamw-8bit"
-"""A program whose configurations run that optimizer in backward. Source: pytorch/torchtune@30b8519,
-recipes/configs/llama3_1/8B_full_single_device.yaml."""
+ADAPTERS = (Task.LORA, Task.QLORA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,74 +28,66 @@ class Recipe:
 
     workload: Mapping[str, object]
     plan: Mapping[str, object]
-    assumptions: tuple[str, ...]
 
 
-def read_recipe(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator) -> Recipe:
+def read_recipe(told: TrainingRow) -> Recipe:
     """Precision, task, optimizer, attention kernel, execution, recompute, sharding and overlap of a row."""
-    said: list[str] = []
-    task = read_task(row)
+    row, engine, said = told.row, told.engine, told.said
+    task, precision = read_task(told), bytes_precision(told, read_precision(told))
     workload: dict[str, object] = {
         "task": task,
-        "precision": bytes_precision(row, engine, read_precision(row, notes, engine, device, said), said),
-        "optimizer": _optimizer(row, notes, engine, task),
-        "attention_kernel": _attention(row, notes, engine, device, said),
-        "execution": _execution(row, notes, engine, said),
+        "precision": precision,
+        "optimizer": _optimizer(told, task),
+        "attention_kernel": _attention(told),
+        "execution": _execution(told),
         "framework": engine.framework,
         "fused_optimizer": engine.fused_optimizer,
-        "counts_zeros": is_test(engine),
-        "expert_capacity": _capacity(row, notes, engine, said),
-        **(tested_experts(notes) if is_test(engine) else {}),
+        "expert_capacity": _capacity(told),
+        **told.settings("experts"),
     }
     named = row.text("engine")
-    looped = reading(
-        "looped_optimizer", runs=f"{row.text('source')} {named}", words=f"{named}; {task.value} {workload['precision']}"
-    )
-    if looped is not None:
-        said.append(looped.told)
+    if told.reading(
+        "looped_optimizer", runs=f"{row.text('source')} {named}", words=f"{named}; {task.value} {precision}"
+    ):
         workload |= {"fused_optimizer": False, "looped_optimizer": True}
-    if task in (Task.LORA, Task.QLORA):
-        workload["lora_rank"] = _lora_rank(row, engine, said)
-        devices = row.count("n_devices") or 1
-        adapter = settings("adapter", said, **row.cells_of(engine.name, words=f"{devices} {task.value}"))
+    if task in ADAPTERS:
+        workload["lora_rank"] = _lora_rank(told)
+        adapter = told.settings("adapter", words=f"{row.count('n_devices') or 1} {task.value}")
         if "lora_rank" in adapter:
             said[:] = [line for line in said if not line.startswith("LoRA rank not stated")]
         workload |= adapter
-    plan: dict[str, object] = {}
-    plan |= _recompute(row, engine, said)
-    plan |= _zero(row, notes, engine, task, said)
-    plan |= _overlap(row, notes, engine)
-    plan |= _offload(row, said)
-    plan |= _fine_tune(row, engine, str(workload["optimizer"]), plan, said)
+    plan = _recompute(told) | _zero(told, task) | _overlap(told) | _offload(told)
+    plan |= _fine_tune(told, str(workload["optimizer"]), plan)
     said.append(f"{engine.name} conventions: {engine.reason}")
-    return Recipe(workload=workload, plan=plan, assumptions=tuple(said))
+    return Recipe(workload=workload, plan=plan)
 
 
-def read_task(row: Row) -> Task:
+def read_task(told: TrainingRow) -> Task:
     """What a row trains: LoRA and QLoRA are named in engine, model, precision or notes."""
+    row = told.row
     text = " ".join(row.text(name) for name in ("engine", "model", "precision"))
     notes = re.match(r"^(?:task=)?(QLoRA|LoRA|SFT)\b", row.text("notes"))
     words = f"{text} {notes[1] if notes else ''}"
-    found = reading("task", **row.cells_of(words=words))
+    found = told.reading("task", program="", words=words)
     if found is not None:
         return Task(found.text)
     full = re.search(r"fine-?tun|full finetun|SFT|SQuAD", f"{words} {row.text('notes')[:40]}", re.IGNORECASE)
     return Task.FULL if full else Task.PRETRAIN
 
 
-def read_precision(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
-    """The training recipe of a row, a name of `PRECISIONS`; what was assumed goes to `said`."""
-    cell = row.text("precision")
+def read_precision(told: TrainingRow) -> str:
+    """The training recipe of a row, a name of `PRECISIONS`."""
+    cell = told.row.text("precision")
     if not cell:
-        return _silent(row, engine, device, said)
+        return _silent(told)
     kind = _named(cell)
     if re.search(r"\bor\b", cell) or re.fullmatch(r"fp16/bf16", cell):
-        only = re.search(r"only for (\w+)", notes.text)
+        only = re.search(r"only for (\w+)", told.notes.text)
         kind = _named(only[1]) if only and _named(only[1]) else "bf16"
-        said.append(f"precision '{cell}' is open: {kind} assumed")
+        told.said.append(f"precision '{cell}' is open: {kind} assumed")
     if kind is None:
         raise InputError(f"'{cell}' names no precision; known: {', '.join(PRECISIONS)}", field="precision")
-    return _recipe_name(kind, cell, engine, device, said)
+    return _recipe_name(told, kind, cell)
 
 
 def _named(text: str) -> str | None:
@@ -116,30 +95,31 @@ def _named(text: str) -> str | None:
     return None if found is None else found.text
 
 
-def _recipe_name(kind: str, cell: str, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
-    tensor_float = device.architecture in TF32_ARCHITECTURES
+def _recipe_name(told: TrainingRow, kind: str, cell: str, *, quiet: bool = False) -> str:
+    engine, tensor_float = told.engine, told.device.architecture in TF32_ARCHITECTURES
     if kind == "nf4":
         return "bf16-pure"
     if kind == "tf32" and not tensor_float:
         return "fp32"
     if kind == "fp32" and tensor_float and (engine.tf32 or "TF32" in cell):
-        said.append("fp32 of NGC containers multiplies in TF32 on this device")
+        told.said.extend([] if quiet else ["fp32 of NGC containers multiplies in TF32 on this device"])
         return "tf32"
     if kind in ("fp16", "bf16"):
-        amp = re.search(r"\bamp\b", cell, re.IGNORECASE) and engine.name != "llm-foundry"
-        name = kind + ("-amp" if amp and engine.half == "" and engine.name != "PaddlePaddle" else engine.half)
+        amp = engine.half == "" and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE)
+        name = kind + ("-amp" if amp else engine.half)
         return name if name in PRECISIONS else kind
     return kind
 
 
-def _silent(row: Row, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
+def _silent(told: TrainingRow) -> str:
     """The recipe of a row without a precision."""
+    row, engine, device = told.row, told.engine, told.device
     name = engine.precision
     in_notes = re.search(r"(?:^|;\s*)(fp16|bf16|fp8|fp32)(?:;|$)|数据精度=(fp16|bf16|fp32)", row.text("notes"))
     if in_notes:
-        return _recipe_name(in_notes[1] or in_notes[2], "", engine, device, said)
+        return _recipe_name(told, in_notes[1] or in_notes[2], "")
     part = " ".join((device.architecture, device.vendor, *device.peak_flop_per_s))
-    published = reading("mlperf_precision", **row.cells_of(runs=f"{row.text('source')}; {engine.name}", device=part))
+    published = told.reading("mlperf_precision", runs=f"{row.text('source')}; {engine.name}", device=part)
     if published is not None:
         name = published.text
     if name in ("fp8", "bf16") and row.second and engine.precision == "fp8":
@@ -147,113 +127,131 @@ def _silent(row: Row, engine: TrainingProgram, device: Accelerator, said: list[s
     if name in ("bf16", "bf16-amp") and device.architecture in HALF_ONLY:
         name = name.replace("bf16", "fp16")
     if name in ("tf32", "fp32"):
-        name = _recipe_name(name, "", engine, device, [])
-    said.append(f"precision not stated: {name} assumed ({engine.name})")
+        name = _recipe_name(told, name, "", quiet=True)
+    told.said.append(f"precision not stated: {name} assumed ({engine.name})")
     return name
 
 
-def _optimizer(row: Row, notes: Notes, engine: TrainingProgram, task: Task) -> str:
-    text = "; ".join((row.text("optimizer"), row.text("engine"), row.text("notes")))
-    stated = reading("optimizer", words=text)
-    if stated is not None and not notes.says(r"except .*8-bit adamw"):
+def bytes_precision(told: TrainingRow, precision: str) -> str:
+    """The recipe whose bytes a row that asks for bytes is counted in; other rows keep theirs."""
+    found = told.reading("bytes_precision", words=precision) if told.row.asks_bytes else None
+    return precision if found is None else found.text
+
+
+def _optimizer(told: TrainingRow, task: Task) -> str:
+    row = told.row
+    stated = reading("optimizer", words="; ".join(map(row.text, ("optimizer", "engine", "notes"))))
+    if stated is not None and not told.notes.says(r"except .*8-bit adamw"):
         return stated.text
-    unsaid = reading("optimizer_unsaid", program=engine.name, words=f"{row.count('n_devices') or 1} {task.value}")
+    unsaid = told.reading("optimizer_unsaid", words=f"{row.count('n_devices') or 1} {task.value}")
     if unsaid is not None:
         return unsaid.text
-    return engine.optimizer if task in (Task.PRETRAIN, Task.FULL) else "adamw"
+    return told.engine.optimizer if task not in ADAPTERS else "adamw"
 
 
-def _attention(row: Row, notes: Notes, engine: TrainingProgram, device: Accelerator, said: list[str]) -> str:
-    stated = re.search(r"attention-backend=(\w+)|flash_attention=(True|False)", notes.text, re.IGNORECASE)
+def _attention(told: TrainingRow) -> str:
+    stated = re.search(r"attention-backend=(\w+)|flash_attention=(True|False)", told.notes.text, re.IGNORECASE)
     if stated:
         word = (stated[1] or stated[2]).casefold()
         return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
-    found = reading(
-        "attention", **row.cells_of(engine.name, words=row.text("engine"), device=f"{device.architecture} ")
-    )
+    architecture, kernel = told.device.architecture, told.engine.attention_kernel
+    found = told.reading("attention", words=told.row.text("engine"), device=f"{architecture} ")
     if found is not None:
-        said.extend(filter(None, [found.told]))
         return found.text
-    if engine.attention_kernel.startswith("flash") and (
-        device.architecture in HALF_ONLY or before_flash_attention(row.text("source"))
-    ):
-        said.append("unfused attention: the device or the time of the source is before FlashAttention")
+    early = architecture in HALF_ONLY or before_flash_attention(told.row.text("source"))
+    if kernel.startswith("flash") and early:
+        told.said.append("unfused attention: the device or the time of the source is before FlashAttention")
         return "unfused"
-    return engine.attention_kernel
+    return kernel
 
 
-def _capacity(row: Row, notes: Notes, engine: TrainingProgram, said: list[str]) -> float:
+def _capacity(told: TrainingRow) -> float:
     """Rows of an expert over its balanced share, stated or by the program's recipes [1]."""
-    stated = re.search(r"\bcapacity (\d+(?:\.\d+)?)", notes.text)
+    stated = re.search(r"\bcapacity (\d+(?:\.\d+)?)", told.notes.text)
     if stated:
         return float(stated[1])
-    found = reading("capacity", **row.cells_of(engine.name, words=f"{row.text('model')}; {notes.text}"))
-    if found is not None:
-        said.append(found.told)
-        return found.number
-    return 1.0
+    found = told.reading("capacity", words=f"{told.row.text('model')}; {told.notes.text}")
+    return 1.0 if found is None else found.number
 
 
-def _execution(row: Row, notes: Notes, engine: TrainingProgram, said: list[str]) -> str:
-    if published := published_execution(row, said):
-        return published
+def _execution(told: TrainingRow) -> str:
+    """'eager', 'compiled' or 'graph': as published with the code, else as flags and program say."""
+    plan, notes = told.published, told.notes
+    if plan is not None and plan.execution is not None:
+        if plan.execution != "graph":
+            told.said.append(f"no CUDA graphs in the published configuration ({plan.name})")
+        return plan.execution
     parts = notes.says(r"cuda-graph-impl=(?:none|transformer_engine)")  # that of the engine captures parts of layers
     if not parts and notes.says(r"cuda.?graph"):
         return "graph"
-    words = f"{row.text('engine')}; {notes.text}"
-    compiled = reading("execution", **row.cells_of(engine.name, words=words))
-    return engine.execution if compiled is None or engine.execution != "eager" else compiled.text
+    compiled = told.reading("execution", words=f"{told.row.text('engine')}; {notes.text}")
+    own = told.engine.execution
+    return own if compiled is None or own != "eager" else compiled.text
 
 
-def _lora_rank(row: Row, engine: TrainingProgram, said: list[str]) -> int:
-    stated = re.search(r"\br(?:ank)?\s?=?\s?(\d+)\b", f"{row.text('model')} {row.text('notes')}")
+def _lora_rank(told: TrainingRow) -> int:
+    stated = re.search(r"\br(?:ank)?\s?=?\s?(\d+)\b", f"{told.row.text('model')} {told.row.text('notes')}")
     if stated and int(stated[1]) >= 1:
         return int(stated[1])
-    found = reading("lora_rank", program=engine.name)
+    found = told.reading("lora_rank")
     assert found is not None  # the last row of the key is of any program
-    rank = int(found.number)
-    said.append(f"LoRA rank not stated: {rank} assumed")
-    return rank
+    told.said.append(f"LoRA rank not stated: {int(found.number)} assumed")
+    return int(found.number)
 
 
-def _recompute(row: Row, engine: TrainingProgram, said: list[str]) -> dict[str, object]:
-    cell = row.text("recompute").casefold()
-    own = None if cell else reading("recompute", **row.cells_of())
+def _recompute(told: TrainingRow) -> dict[str, object]:
+    cell, engine = told.row.text("recompute").casefold(), told.engine
+    own = None if cell else told.reading("recompute", program="")
     if own is not None:
-        said.append(own.told)
         cell = own.text
+    published = told.published
+    if not cell and published is not None and published.recompute is not None:
+        return _published_recompute(told, published)
     if not cell:
-        if published := published_recompute(row, said):
-            return published
         if engine.recompute is None:
             return {}
-        said.append(f"recompute not stated: {engine.recompute} ({engine.name})")
+        told.said.append(f"recompute not stated: {engine.recompute} ({engine.name})")
         cell = engine.recompute
-    plan: dict[str, object] = {}
-    if "sequence parallel" in cell:
-        plan["sequence_parallel"] = True
+    plan: dict[str, object] = {"sequence_parallel": True} if "sequence parallel" in cell else {}
     if re.match(r"none|no\b|false|0", cell):
         return plan | {"recompute": "none"}
     if re.match(r"full|true|yes|on\b|all|uniform|block|activation checkpointing|a\.?c\.?$", cell):
         return plan | {"recompute": "full"}
     if re.match(r"selective|core_attn|sac\b", cell):
         if "[" in cell and "core_attn" not in cell:
-            said.append(f"recompute '{cell}' leaves the attention core alone and the rest is small: counted as none")
+            told.said.append(f"recompute '{cell}' leaves the attention core alone, the rest is small: counted as none")
             return plan | {"recompute": "none"}
         if "[" in cell:
-            said.append(f"recompute '{cell}' counted as selective (attention core)")
+            told.said.append(f"recompute '{cell}' counted as selective (attention core)")
         return plan | {"recompute": "selective"}
     raise InputError(f"'{cell[:40]}' names no recompute; known: none, selective, full", field="recompute")
 
 
-def _zero(row: Row, notes: Notes, engine: TrainingProgram, task: Task, said: list[str]) -> dict[str, object]:
+def _published_recompute(told: TrainingRow, plan: PublishedPlan) -> dict[str, object]:
+    layers = "" if plan.recompute_layers is None else f" in {plan.recompute_layers} layers"
+    told.said.append(f"recompute not stated: {plan.recompute}{layers}, as the published code ({plan.name})")
+    fields: dict[str, object] = {"recompute": plan.recompute}
+    return fields if plan.recompute_layers is None else fields | {"recompute_layers": plan.recompute_layers}
+
+
+def published_sharding(told: TrainingRow) -> dict[str, object]:
+    """How the published code shards states, as plan fields; empty where it says nothing."""
+    plan, devices = told.published, told.row.count("n_devices") or 1
+    if plan is None or plan.zero is None:
+        return {}
+    group = plan.zero_group
+    grouped = group is not None and group < devices and devices % group == 0
+    return {"zero": plan.zero, **({"zero_group": group} if grouped else {})}
+
+
+def _zero(told: TrainingRow, task: Task) -> dict[str, object]:
+    row, notes, engine = told.row, told.notes, told.engine
     cell = row.text("zero_stage")
-    published = {} if cell else published_sharding(row)
+    published = {} if cell else published_sharding(told)
     if published:
         return published
-    unsaid = reading("zero_unsaid", **row.cells_of(engine.name, words=f"metric: {row.text('metric')}"))
+    unsaid = told.reading("zero_unsaid", words=f"metric: {row.text('metric')}")
     if unsaid is not None:
-        said.append(unsaid.told)
         return {"zero": unsaid.value}
     if "use-megatron-fsdp" in notes.switches:  # without it a strategy is not looked at (megatron/training/arguments.py)
         by_strategy = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3, "no_shard": 0}
@@ -264,64 +262,70 @@ def _zero(row: Row, notes: Notes, engine: TrainingProgram, task: Task, said: lis
         return {"zero": engine.zero}  # of two recipes in one line, FSDP is the first one's
     if cell:
         digit = re.search(r"(?<!FSDP)(?:\b|(?<=zero))([0-3])\b", cell, re.IGNORECASE)
-        if digit:
-            return {"zero": int(digit[1])}
-        word = reading("zero", words=cell)
-        if word is not None:
-            return {"zero": word.value}
-        raise InputError(
-            f"'{cell[:40]}' names no sharding; known: 0 to 3, FSDP, SHARD_GRAD_OP, DDP", field="zero_stage"
-        )
+        word = None if digit else reading("zero", words=cell)
+        if digit is None and word is None:
+            known = "0 to 3, FSDP, SHARD_GRAD_OP, DDP"
+            raise InputError(f"'{cell[:40]}' names no sharding; known: {known}", field="zero_stage")
+        return {"zero": int(digit[1]) if digit else word.value if word else 0}
     stage = re.search(r"ZeRO-?(?:stage )?([1-3])", row.text("engine"))
     if stage:
         return {"zero": int(stage[1])}
-    if task in (Task.LORA, Task.QLORA) and engine.zero in (1, None):
+    if task in ADAPTERS and engine.zero in (1, None):
         return {"zero": 0}
     return {} if engine.zero is None else {"zero": engine.zero}
 
 
-def _overlap(row: Row, notes: Notes, engine: TrainingProgram) -> dict[str, object]:
-    named = f"{notes.text}; {row.text('source_where')}"
-    gradients = engine.overlap_gradients or bool(re.search(r"overlap.grad.reduce", named))
-    weights = engine.overlap_weights or bool(re.search(r"overlap.param.gather|param_gather", named))
-    tensor = engine.overlap_tensor or bool(re.search(r"Async ?TP|tp.comm.overlap|tp_overlap", named, re.IGNORECASE))
-    return {"overlap_gradients": gradients, "overlap_weights": weights, "overlap_tensor": tensor}
+def _overlap(told: TrainingRow) -> dict[str, object]:
+    engine, named = told.engine, f"{told.notes.text}; {told.row.text('source_where')}"
+    return {
+        "overlap_gradients": engine.overlap_gradients or bool(re.search(r"overlap.grad.reduce", named)),
+        "overlap_weights": engine.overlap_weights or bool(re.search(r"overlap.param.gather|param_gather", named)),
+        "overlap_tensor": engine.overlap_tensor
+        or bool(re.search(r"Async ?TP|tp.comm.overlap|tp_overlap", named, re.IGNORECASE)),
+    }
 
 
-def _offload(row: Row, said: list[str]) -> dict[str, object]:
-    own = settings("offload", said, **row.cells_of())
+def _offload(told: TrainingRow) -> dict[str, object]:
+    own = told.settings("offload", program="")
     if own:
         return dict(own)
-    text = f"{row.text('offload')}; {row.text('engine')}; {row.text('recompute')}; {row.text('notes')}".casefold()
+    text = "; ".join(map(told.row.text, ("offload", "engine", "recompute", "notes"))).casefold()
     if re.search(r"nvme", text):
         raise InputError("offload to NVMe is not predicted yet", field="offload")
-    activations = re.search(
-        rf"activation\w* (?:cpu )?offload|activations? (?:to|\(see)|offload\w*.{{0,12}}activation|{ALL_ABOVE}", text
-    )
-    if activations is None:
-        activations = re.search(r"cpu \(activations", text)
     plan: dict[str, object] = {}
-    if activations:
-        plan["offload_activations"] = True
-    without = re.sub(
-        r"activation\w* (?:cpu )?offload\w*|cpu \(activations[^)]*\)|activations? to cpu|opt offl=n[^;]*", "", text
+    activations = (  # the last is how torchtune's table of flags ends: with compile, chunked loss and these
+        r"activation\w* (?:cpu )?offload|activations? (?:to|\(see)|offload\w*.{0,12}activation|cpu \(activations"
+        r"|all of the above"
     )
-    if re.search(r"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload", without):
+    if re.search(activations, text):
+        plan["offload_activations"] = True
+    moved = r"activation\w* (?:cpu )?offload\w*|cpu \(activations[^)]*\)|activations? to cpu|opt offl=n[^;]*"
+    if re.search(r"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload", re.sub(moved, "", text)):
         plan["offload_optimizer"] = True
     return plan
 
 
-def _fine_tune(
-    row: Row, engine: TrainingProgram, optimizer: str, plan: Mapping[str, object], said: list[str]
-) -> dict[str, object]:
+def _fine_tune(told: TrainingRow, optimizer: str, plan: Mapping[str, object]) -> dict[str, object]:
     """Loss, optimizer in backward and weights on the host, as a row or its program's configurations say."""
-    found: dict[str, object] = dict(settings("loss", said, **row.cells_of(engine.name, words=row.words)))
-    if engine.name == TORCHTUNE and optimizer == PAGED:
+    found: dict[str, object] = dict(told.settings("loss"))
+    own = told.settings("tuned", words=f"{optimizer}; {'offload' if plan.get('offload_optimizer') else ''}")
+    if "optimizer_in_backward" not in own and re.search(
+        r"\+ fuse optimizer step", told.row.text("notes"), re.IGNORECASE
+    ):
+        told.said.append("optimizer step in backward: a gradient is used up before the next one is made")
         found["optimizer_in_backward"] = True
-    elif re.search(r"\+ fuse optimizer step", row.text("notes"), re.IGNORECASE):
-        said.append("optimizer step in backward: a gradient is used up before the next one is made")
-        found["optimizer_in_backward"] = True
-    if engine.name == TORCHTUNE and plan.get("offload_optimizer"):
-        said.append("70B_full.yaml: fsdp_cpu_offload keeps weights, gradients and states on the host")
-        found |= {"offload_optimizer": False, "offload_weights": True}
-    return found
+    return found | own
+
+
+def policy_of(told: TrainingRow, *, stages: int) -> FrameworkPolicy:
+    """The policy of the row's framework as its program, flags and published code change it."""
+    words = f"pipelined; {told.row.words}" if stages > 1 else told.row.words
+    found: dict[str, object] = dict(told.settings("runtime", words=words))
+    plan = told.published
+    if plan is not None and plan.mlp_input_bytes is not None:
+        found["mlp_input_bytes"] = plan.mlp_input_bytes
+        told.said.append(f"activation functions keep their inputs in 8 bits, as the published code ({plan.name})")
+    if plan is not None and plan.weight_bytes is not None:
+        found["weight_bytes"] = plan.weight_bytes
+        told.said.append(f"weights are held in {8 * plan.weight_bytes:g} bits, as the published code ({plan.name})")
+    return replace(framework_policy(told.engine.framework), **found)  # type: ignore[arg-type]

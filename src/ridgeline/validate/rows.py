@@ -105,6 +105,13 @@ class Row:
             return None
         return value if math.isfinite(value) else None
 
+    def positive(self) -> float:
+        """The measured value; raises `InputError` where it is no positive number."""
+        value = self.measured
+        if value is None or value <= 0:
+            raise InputError(f"'{self.text('value')}' is not a positive number", field="value")
+        return value
+
     @property
     def second(self) -> bool:
         """Whether this row is the parenthesised one of two recipes that share a line of their source.
@@ -121,10 +128,10 @@ class Row:
         held = UNITS.get(self.text("unit"), ("", 0.0))[0] == "byte"
         return held or re.match(r"fits|max_seq", self.text("metric"), re.IGNORECASE) is not None
 
-    def cells_of(self, program: str = "", *, words: str = "", **changed: str) -> dict[str, str]:
+    def cells_of(self, **changed: str) -> dict[str, str]:
         """The row's cells as `facts.readings` looks for patterns in them."""
-        own = {"runs": f"{self.text('source')}; {self.text('source_where')}", "model": self.text("model")}
-        return own | {"program": program, "device": self.text("hardware"), "words": words} | changed
+        own = {"runs": self.place, "model": self.text("model"), "device": self.text("hardware")}
+        return own | {"words": self.words} | changed
 
     def blind(self) -> Row:
         """The row without the name of its source: no recipe and no habit of one can apply to it."""
@@ -137,8 +144,15 @@ class Row:
 
     @property
     def words(self) -> str:
-        """Engine, model, recompute, notes, offload and place of a row, in which switches of its run stand."""
-        return "; ".join(map(self.text, ("engine", "model", "recompute", "notes", "offload", "source_where")))
+        """Where switches of a run stand: engine, model, recompute, notes, offload, place; then what is asked of it."""
+        said = "; ".join(map(self.text, ("engine", "model", "recompute", "notes", "offload", "source_where")))
+        asked = "bytes" if self.asks_bytes else "time"
+        return f"{said}; optimizer {self.text('optimizer')}; cp {self.count('cp') or 1}; {asked}"
+
+    @property
+    def place(self) -> str:
+        """Where the row was published, repository and file."""
+        return f"{self.text('source')}; {self.text('source_where')}"
 
     @property
     def source(self) -> str:

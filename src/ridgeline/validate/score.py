@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ridgeline.facts.records import Evidence
+from ridgeline.validate.rows import Row
+
 Answer = Mapping[str, Any]
 
 FITS_WORDS = ("fits", "OOM")
@@ -20,6 +23,16 @@ def absolute_percentage_error(predicted: float, measured: float) -> float:
     0.1
     """
     return abs(predicted - measured) / abs(measured)
+
+
+def scored(
+    row: Row, predicted: float, low: float | None, high: float | None, *, evidence: Evidence, **more: Any
+) -> dict[str, Any]:
+    """The keys of a row's answer that a prediction fills, in the row's unit; `more` are those that a kind adds."""
+    measured = row.positive()
+    ape = absolute_percentage_error(predicted, measured)
+    found = {"status": "scored", "measured": measured, "predicted": predicted, "low": low, "high": high, "ape": ape}
+    return found | {"evidence": evidence.label} | more
 
 
 def statistics(answers: Iterable[Answer]) -> dict[str, Any]:

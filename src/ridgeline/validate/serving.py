@@ -27,17 +27,21 @@ from ridgeline.serving.metrics import Band, Metrics, decode_band
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
-from ridgeline.validate.bench_limits import TOOL, trtllm_bench
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import absolute_percentage_error
-from ridgeline.validate.serving_degrees import as_divided
-from ridgeline.validate.serving_engines import release_then
-from ridgeline.validate.serving_loops import looped
+from ridgeline.validate.score import scored
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
-from ridgeline.validate.serving_settings import LIMITS, RunSettings, settings_of
-from ridgeline.validate.serving_strangers import might_be
-from ridgeline.validate.serving_traffic import gained_tokens, measured_span_s, sampled_share, traffic_of
+from ridgeline.validate.serving_settings import (
+    LIMITS,
+    TOOL,
+    RunSettings,
+    as_divided,
+    might_be,
+    settings_of,
+    trtllm_bench,
+)
+from ridgeline.validate.serving_traffic import gained_tokens, looped, measured_span_s, sampled_share, traffic_of
+from ridgeline.validate.serving_words import release_then
 
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 AT_LIMITS = (
@@ -57,7 +61,7 @@ _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class ReplayedJob:
     """A job replayed: what it ran on, what users saw, and the same at the low and the high end of every time."""
 
     engines: tuple[Engine, ...]
@@ -75,7 +79,7 @@ class ServedRows:
 
     def __init__(self, source: Machines | None = None) -> None:
         self._source = source
-        self._runs: OrderedDict[tuple[str, ...], Served | RidgelineError] = OrderedDict()
+        self._runs: OrderedDict[tuple[str, ...], ReplayedJob | RidgelineError] = OrderedDict()
 
     def answer(self, row: Row) -> dict[str, Any]:
         """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
@@ -83,27 +87,16 @@ class ServedRows:
         if job.limits is not None:
             return {"status": "skipped", "reason": AT_LIMITS, "assumptions": list(job.assumptions)}
         found = self._served(job)
-        measured = row.measured
-        if measured is None or measured <= 0:
-            raise InputError(f"'{row.text('value')}' is not a positive number", field="value")
+        row.positive()
         predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
         low, high = _interval(job, found, predicted)
         for other, ends in (*((one, False) for one in job.otherwise), *((one, True) for one in job.alike)):
             low, high = self._wider(other, low, high, ends=ends)
-        return {
-            "status": "scored",
-            "device": job.cluster.accelerator.name,
-            "engine": job.deployment.engine,
-            "model": job.model.name,
-            "measured": measured,
-            "predicted": predicted,
-            "low": low,
-            "high": high,
-            "ape": absolute_percentage_error(predicted, measured),
-            "evidence": (Evidence.ASSUMED if job.stand_ins else found.evidence).label,
-            "rung": worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value,
-            "assumptions": [*job.assumptions, *found.said],
-        }
+        evidence = Evidence.ASSUMED if job.stand_ins else found.evidence
+        rung = worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value
+        named = {"device": job.cluster.accelerator.name, "engine": job.deployment.engine, "model": job.model.name}
+        said = [*job.assumptions, *found.said]
+        return scored(row, predicted, low, high, evidence=evidence, rung=rung, assumptions=said, **named)
 
     def _wider(self, job: ServedJob, low: float, high: float, *, ends: bool) -> tuple[float, float]:
         """An interval that holds for another run as well, if that one starts; with `ends` for all of that one's."""
@@ -115,7 +108,7 @@ class ServedRows:
         least, most = _interval(job, found, value) if ends else (value, value)
         return min(low, least), max(high, most)
 
-    def _served(self, job: ServedJob) -> Served:
+    def _served(self, job: ServedJob) -> ReplayedJob:
         if job.key not in self._runs:
             try:
                 self._runs[job.key] = serve(job)
@@ -233,7 +226,7 @@ def _tuned(job: ServedJob, pool: Deployment, settings: RunSettings) -> Deploymen
     )
 
 
-def serve(job: ServedJob) -> Served:
+def serve(job: ServedJob) -> ReplayedJob:
     """Replays a job."""
     if job.arrivals == "cold":
         raise InputError("loading a model is not predicted", field="scenario")
@@ -253,7 +246,7 @@ def serve(job: ServedJob) -> Served:
     if found.refused.all():
         raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
     ends = replay_ends(engines, tables, traffic, **way)
-    return Served(
+    return ReplayedJob(
         engines=engines,
         traffic=traffic,
         replay=found,
@@ -313,7 +306,7 @@ def _decoding(one: Engine, tables: StepTables, found: Replay, traffic: Traffic) 
     return decode_band(one, tables, busy, found.mean_context or mean)
 
 
-def _interval(job: ServedJob, found: Served, predicted: float) -> tuple[float, float]:
+def _interval(job: ServedJob, found: ReplayedJob, predicted: float) -> tuple[float, float]:
     """The ends of a metric's 80 % interval, in the row's unit: replayed, or a share where no time is behind it."""
     if job.metric == "power":
         fit = power_of(job.cluster.accelerator.name)
@@ -334,7 +327,7 @@ _BESIDE = (0.5, 2.0)
 factor of two, as host times are: contexts and pools of buffers that were given back are known no better."""
 
 
-def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics, quantile: float = 0.5) -> float:
+def _value(job: ServedJob, found: ReplayedJob, replayed: Replay, metrics: Metrics, quantile: float = 0.5) -> float:
     """A job's metric in SI; of an open run's last request `quantile` of all have a shorter latency."""
     traffic = found.traffic
     statistic = job.statistic or "mean"
@@ -373,7 +366,7 @@ def _value(job: ServedJob, found: Served, replayed: Replay, metrics: Metrics, qu
     return amounts[whole] / (devices if whole != job.metric else 1)
 
 
-def _power_w(job: ServedJob, found: Served) -> float:
+def _power_w(job: ServedJob, found: ReplayedJob) -> float:
     tdp = job.cluster.accelerator.tdp_w
     if tdp is None:
         raise InputError(f"{job.cluster.accelerator.name} has no rated power", field="metric")

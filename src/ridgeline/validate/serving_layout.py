@@ -16,16 +16,13 @@ SHARE = 0.8
 """Share of device memory that weights may fill where a row leaves the degree open; the cache needs the rest. Source:
 the rule of NVIDIA's MLPerf v4.1 code, 70 GB of weights on two devices of 80 GB or on one of more than 90 GB."""
 
-LAYER_SPLIT = ("llama.cpp", "ExLlamaV2")
-"""Engines that put layers, not shards of them, on several devices by default. Source: llama.cpp --split-mode layer."""
-
 _POOL = r"(\d+) x \(tp(\d+) dp(\d+) (?:moe_)?ep(\d+)\)"
 _POOLS = re.compile(rf"(?:P|prefill) {_POOL}, (?:D|decode) {_POOL}")
 _DP = re.compile(r"(?:^|; )dp(\d+)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Degrees:
+class PoolDegrees:
     """Degrees of one pool of instances."""
 
     tp: int
@@ -41,17 +38,17 @@ class Degrees:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ServedLayout:
     """How `devices` devices are divided; `prefill` is the pool of prompts of a disaggregated row."""
 
     devices: int
-    main: Degrees
-    prefill: Degrees | None
+    main: PoolDegrees
+    prefill: PoolDegrees | None
     assumptions: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class DegreesAsked:
     """What the choice of degrees needs: model, device, size of one weight [byte], engine and whether one batch runs.
 
     A device of the row is `dies` of `part` [1], each a rank of its own.
@@ -65,7 +62,7 @@ class Ask:
     dies: int = 1
 
 
-def layout_of(row: Row, ask: Ask) -> Layout:
+def layout_of(row: Row, ask: DegreesAsked) -> ServedLayout:
     """The layout of a serving row; raises `InputError` when its counts contradict each other."""
     count, note = whole(row, "n_devices"), row.text("note")
     if "disagg" in row.text("scenario").casefold():
@@ -86,12 +83,12 @@ def layout_of(row: Row, ask: Ask) -> Layout:
         main = _open(count, pp, ep, dp, row, ask, said)
     else:
         main = _stated(count, tp, pp or 1, ep, dp, note, ask, said)
-    return Layout(devices=count, main=main, prefill=None, assumptions=tuple(said))
+    return ServedLayout(devices=count, main=main, prefill=None, assumptions=tuple(said))
 
 
 def _stated(
-    count: int, tp: int, pp: int, ep: int | None, dp: int | None, note: str, ask: Ask, said: list[str]
-) -> Degrees:
+    count: int, tp: int, pp: int, ep: int | None, dp: int | None, note: str, ask: DegreesAsked, said: list[str]
+) -> PoolDegrees:
     """Degrees where the row gives tensor parallelism."""
     if dp is None and re.search(r"attention DP", note) and tp > 1:
         said.append(f"attention data parallel over the {tp} devices of an instance")
@@ -116,15 +113,17 @@ def _stated(
         raise InputError(f"ep = {ep} does not divide tp {tp} * dp {dp}", field="ep")
     if instances > 1:
         said.append(f"{instances} instances of {tp * pp * dp} devices")
-    return Degrees(tp=tp, pp=pp, dp=dp, ep=ep, instances=instances)
+    return PoolDegrees(tp=tp, pp=pp, dp=dp, ep=ep, instances=instances)
 
 
-def _open(count: int, pp: int | None, ep: int | None, dp: int | None, row: Row, ask: Ask, said: list[str]) -> Degrees:
+def _open(
+    count: int, pp: int | None, ep: int | None, dp: int | None, row: Row, ask: DegreesAsked, said: list[str]
+) -> PoolDegrees:
     """Degrees where the row leaves tensor parallelism open."""
-    if ask.engine in LAYER_SPLIT and count > 1:
+    if count > 1 and reading("splits_layers", program=ask.engine) is not None:
         said.append(f"tp not stated: layers over {count} devices, the default of {ask.engine}")
-        return Degrees(tp=1, pp=count, dp=1, ep=1, instances=1)
-    tp = _mlperf(row, ask, count)
+        return PoolDegrees(tp=1, pp=count, dp=1, ep=1, instances=1)
+    tp = _submitted(row, ask, count)
     why = "rule of thumb of NVIDIA's v4.1 code, closed/NVIDIA/code/llama2-70b/tensorrt/README.md"
     width = max(1, count // (pp or 1))
     if tp is None and ask.alone and width & (width - 1) == 0:
@@ -137,16 +136,14 @@ def _open(count: int, pp: int | None, ep: int | None, dp: int | None, row: Row, 
     return _stated(count, tp, pp or 1, ep, dp, row.text("note"), ask, said)
 
 
-def _mlperf(row: Row, ask: Ask, count: int) -> int | None:
-    """Tensor parallelism of Llama 2 70B in MLPerf submissions; configs/llama2-70b gives the H100 NVL two devices."""
-    if row.source != "MLP" or ask.model.name != "llama-2-70b":
-        return None
-    memory = ask.part.memory_bytes / 1e9
-    degree = 4 if memory < 62 else 2 if memory < 95 or ask.part.name == "H100-NVL" else 1
-    return degree if count % degree == 0 else None
+def _submitted(row: Row, ask: DegreesAsked, count: int) -> int | None:
+    """Tensor parallelism that a benchmark's submissions have, by device and its gigabytes; None where nobody tells."""
+    part = f"{ask.part.name} {int(ask.part.memory_bytes / 1e9)} GB"
+    told = reading("submitted_tp", runs=row.source, model=ask.model.name, device=part)
+    return None if told is None or count % int(told.number) else int(told.number)
 
 
-def _least(ask: Ask, count: int) -> int:
+def _least(ask: DegreesAsked, count: int) -> int:
     """The smallest power of two, a divisor of `count`, of devices whose memory holds the weights."""
     needed = ask.model.graph.params * ask.weight_bytes / (SHARE * ask.part.memory_bytes)
     width = 1
@@ -157,7 +154,7 @@ def _least(ask: Ask, count: int) -> int:
     return width
 
 
-def _chips(tp: int, ask: Ask, said: list[str]) -> int:
+def _chips(tp: int, ask: DegreesAsked, said: list[str]) -> int:
     found = reading("cores", device=ask.part.name)
     cores = 1 if found is None else int(found.number)
     if cores == 1 or tp == 1:
@@ -166,7 +163,7 @@ def _chips(tp: int, ask: Ask, said: list[str]) -> int:
     return max(1, tp // cores)
 
 
-def _pools(count: int | None, note: str) -> Layout:
+def _pools(count: int | None, note: str) -> ServedLayout:
     """Prefill and decode pools of a note such as 'P 4 x (tp1 dp4 ep4), D 1 x (tp8 dp1 ep8)'."""
     match = _POOLS.search(note)
     if match is None:
@@ -179,13 +176,13 @@ def _pools(count: int | None, note: str) -> Layout:
         total = sum(pool.devices for pool in pools)
         if count in (None, total):
             said = (f"prefill on {pools[0].devices} devices, decode on {pools[1].devices}",)
-            return Layout(devices=total, main=pools[1], prefill=pools[0], assumptions=said)
+            return ServedLayout(devices=total, main=pools[1], prefill=pools[0], assumptions=said)
     raise InputError(f"the pools of the note have {total} devices, the row {count}", field="n_devices")
 
 
-def _pool(numbers: list[int], *, shared: bool) -> Degrees:
+def _pool(numbers: list[int], *, shared: bool) -> PoolDegrees:
     """One pool; `shared` when tp counts all devices of a worker and dp ranks are a part of it (SGLang's words)."""
     instances, tp, dp, ep = numbers
     if shared and tp % dp == 0:
         tp //= dp
-    return Degrees(tp=tp, pp=1, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1, instances=instances)
+    return PoolDegrees(tp=tp, pp=1, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1, instances=instances)

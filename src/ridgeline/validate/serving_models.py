@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
@@ -13,21 +14,9 @@ from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Model
 from ridgeline.validate.models import HEAD_DIM, SAME_PARAMS, read_model
-from ridgeline.validate.names import as_attention, catalog_spelling, plain_name, refuse_unsupported
-from ridgeline.validate.notes import Notes
+from ridgeline.validate.notes import Notes, as_attention, catalog_spelling, plain_name, refuse_unsupported
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import number, whole
-
-_GUIDE = "NVIDIA/FasterTransformer docs/gpt_guide.md @ df4a7534, section Performance"
-GUIDE_MODELS: Mapping[str, tuple[int, int, int]] = {
-    "gpt-350m": (24, 1024, 16),
-    "gpt-1.3b": (24, 2048, 32),
-    "gpt-6.7b": (32, 4096, 32),
-    "gpt-20b": (44, 6144, 48),
-    "gpt-89b": (48, 12288, 96),
-    "gpt-175b": (96, 12288, 96),
-}
-"""Layers, width and heads of the models of FasterTransformer's guide; their vocabulary is 51200."""
 
 USUAL_HEADS = 8
 """Derived heads are a multiple of it, whatever the row's degree, so that one model keeps its shape over several
@@ -67,33 +56,48 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     return model, said
 
 
+def _built(name: str, width: int, beside: str, layers_of: Callable[[int], float], aspect: float) -> tuple[int, int]:
+    """Layers and width of a model of so many parameters [1]: the multiple of the shards' heads nearest to an aspect.
+
+    `layers_of` gives the layers that a width leaves room for, `aspect` is the usual width over layers,
+    `beside` what is too large for smaller ones.
+    """
+    unit, found = HEAD_DIM * math.lcm(width, USUAL_HEADS), []
+    for hidden in range(unit, 64 * 1024, unit):
+        layers = layers_of(hidden)
+        if layers >= 1:
+            found.append((abs(math.log(hidden / layers / aspect)), hidden, round(layers)))
+    if not found:
+        raise InputError(f"'{name[:60]}' is not in the catalog and too small for {beside}", field="model")
+    _, hidden, layers = min(found)
+    return layers, hidden
+
+
+def _gated(name: str, layers: int, hidden: int, **more: Any) -> Model:
+    """A gated model with eight heads of keys and values, rotated."""
+    return from_dims(
+        layers=layers, hidden=hidden, heads=hidden // HEAD_DIM, kv_heads=USUAL_HEADS, vocab=_VOCAB, gated=True,
+        activation="silu", norm="rms", bias=False, positions="rope", name=plain_name(name),
+        source="parameters stated in the row", **more,
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=512)
 def _dense(name: str, params: float, width: int) -> tuple[Model, tuple[str, ...]]:
-    """A dense model of which only the parameters are known [1]: gated, eight heads of keys and values, rotated.
+    """A dense model of which only the parameters are known [1]: params = L (2 D^2 + 2 D 8 128 + 3 D 3.5 D) + ends."""
+    ends = 1.0 if params < _TIED_BELOW else 2.0
 
-    Layers follow from params = L (2 D^2 + 2 D 8 128 + 3 D 3.5 D) + ends, where D is the multiple of the shards' heads
-    for which D / L is nearest to 128.
-    """
-    ends, unit = (1.0 if params < _TIED_BELOW else 2.0), HEAD_DIM * math.lcm(width, USUAL_HEADS)
-    found = []
-    for hidden in range(unit, 64 * 1024, unit):
+    def layers_of(hidden: int) -> float:
         each = (2.0 + 3.0 * _DENSE_FFN) * hidden**2 + 2.0 * hidden * HEAD_DIM * USUAL_HEADS
-        layers = (params - ends * _VOCAB * hidden) / each
-        if layers >= 1:
-            found.append((abs(math.log(hidden / layers / _DENSE_ASPECT)), hidden, round(layers)))
-    if not found:
-        raise InputError(f"'{name[:60]}' is not in the catalog and too small for {_VOCAB} words", field="model")
-    _, hidden, layers = min(found)
-    model = from_dims(
-        layers=layers, hidden=hidden, heads=hidden // HEAD_DIM, kv_heads=USUAL_HEADS, vocab=_VOCAB, gated=True,
-        ffn=round(_DENSE_FFN * hidden), activation="silu", norm="rms", bias=False, tied=params < _TIED_BELOW,
-        positions="rope", name=plain_name(name), source="parameters stated in the row",
-    )  # fmt: skip
+        return (params - ends * _VOCAB * hidden) / each
+
+    layers, hidden = _built(name, width, f"{_VOCAB} words", layers_of, _DENSE_ASPECT)
+    model = _gated(name, layers, hidden, ffn=round(_DENSE_FFN * hidden), tied=params < _TIED_BELOW)
     said = (
         f"'{name[:40]}' is not in the catalog: {layers} layers of {hidden} with {USUAL_HEADS} heads of keys and values"
-        f" (assumed from {params / 1e9:g}e9 parameters)",
+        f" (assumed from {params / 1e9:g}e9 parameters)"
     )
-    return model, (*said, *as_attention(name))
+    return model, (said, *as_attention(name))
 
 
 @lru_cache(maxsize=512)
@@ -107,21 +111,14 @@ def _routed(name: str, params: float, active: float, width: int) -> tuple[Model,
     count, expert = next(((e, size) for e, size in sizes if active - _TOP * size >= _APART * active), (0, 0.0))
     if not count:
         raise InputError(f"'{name[:60]}' is not in the catalog and its experts are not stated", field="model")
-    always, unit = active - _TOP * expert, HEAD_DIM * math.lcm(width, USUAL_HEADS)
-    found = []
-    for hidden in range(unit, 64 * 1024, unit):
-        layers = (always - 2.0 * _VOCAB * hidden) / (2.0 * hidden**2 + 2.0 * hidden * HEAD_DIM * USUAL_HEADS)
-        if layers >= 1:
-            found.append((abs(math.log(hidden / layers / _EXPERT_ASPECT)), hidden, round(layers)))
-    if not found:
-        raise InputError(f"'{name[:60]}' is not in the catalog and too small for {count} experts", field="model")
-    _, hidden, layers = min(found)
+    always = active - _TOP * expert
+
+    def layers_of(hidden: int) -> float:
+        return (always - 2.0 * _VOCAB * hidden) / (2.0 * hidden**2 + 2.0 * hidden * HEAD_DIM * USUAL_HEADS)
+
+    layers, hidden = _built(name, width, f"{count} experts", layers_of, _EXPERT_ASPECT)
     ffn = max(16, round(expert / (3 * layers * hidden) / 16) * 16)
-    model = from_dims(
-        layers=layers, hidden=hidden, heads=hidden // HEAD_DIM, kv_heads=USUAL_HEADS, vocab=_VOCAB, gated=True,
-        activation="silu", norm="rms", bias=False, tied=False, positions="rope", experts=count, top_k=_TOP,
-        expert_ffn=ffn, name=plain_name(name), source="parameters stated in the row",
-    )  # fmt: skip
+    model = _gated(name, layers, hidden, tied=False, experts=count, top_k=_TOP, expert_ffn=ffn)
     return model, (
         f"'{name[:40]}' is not in the catalog: {count} experts of which {_TOP} are met, {layers} layers of {hidden} "
         f"(assumed from {params / 1e9:g}e9 parameters, {active / 1e9:g}e9 active)",
@@ -131,12 +128,11 @@ def _routed(name: str, params: float, active: float, width: int) -> tuple[Model,
 @lru_cache(maxsize=512)
 def _known(name: str, source: str) -> tuple[Model | None, tuple[str, ...]]:
     plain = plain_name(name).casefold()
-    if source == "FT" and plain in GUIDE_MODELS:
-        layers, hidden, heads = GUIDE_MODELS[plain]
-        built = from_dims(
-            layers=layers, hidden=hidden, heads=heads, vocab=51200, max_positions=2048, name=plain, source=_GUIDE
-        )
-        return built, (f"dimensions of {plain}: {_GUIDE}",)
+    guide = reading("guide_dimensions", runs=source, model=plain)
+    if guide is not None:
+        layers, hidden, heads = map(int, guide.text.split())
+        words = {"layers": layers, "hidden": hidden, "heads": heads, "vocab": 51200, "max_positions": 2048}
+        return from_dims(**words, name=plain, source=guide.source), (guide.told,)  # type: ignore[arg-type]
     alike = reading("same_dimensions", model=plain)
     if alike is not None and catalog.find(alike.text):
         said = () if alike.text == plain else (f"dimensions of {alike.text}",)

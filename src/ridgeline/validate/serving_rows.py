@@ -13,14 +13,21 @@ from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.serving.metrics import Objective
-from ridgeline.validate.machines import Machines, machines
+from ridgeline.validate.machines import Machines, find, machines, meant, put
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving_device import find, meant, put
-from ridgeline.validate.serving_engines import StandIn, release_of, stand_in
-from ridgeline.validate.serving_formats import Precision, precision_of
-from ridgeline.validate.serving_layout import Ask, Degrees, Layout, layout_of
+from ridgeline.validate.serving_formats import ServedPrecision, precision_of
+from ridgeline.validate.serving_layout import DegreesAsked, PoolDegrees, ServedLayout, layout_of
 from ridgeline.validate.serving_models import model_of
-from ridgeline.validate.serving_words import arrivals_of, engine_of, metric_of, number, whole
+from ridgeline.validate.serving_words import (
+    StandIn,
+    arrivals_of,
+    engine_of,
+    metric_of,
+    number,
+    release_of,
+    stand_in,
+    whole,
+)
 
 PHASES = frozenset({"prefill_rate", "decode_rate"})
 """Metrics of one phase alone: all prompts of a static batch are computed before its first token of decode. Source:
@@ -93,7 +100,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     part = device.accelerator
     precision = precision_of(row, model, part, engine, release)
     batch, rate, about_load = _load(row, arrivals)
-    ask = Ask(
+    ask = DegreesAsked(
         model=model,
         part=part,
         weight_bytes=precision.weight_bytes,
@@ -184,7 +191,8 @@ def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
         mean = (low + high) / 2
         said = (f"lengths drawn between {low:.0%} and {high:.0%} of {prompt:g} and {output:g} tokens",)
         return _Lengths(prompt=prompt * mean, output=output * mean, spread=(low, high), said=said)
-    data = request_lengths(row.text("model")) if row.source == "MLP" else None
+    named = reading("lengths_of_data_set", runs=row.source)
+    data = None if named is None else request_lengths(row.text("model"))
     if data is not None:
         return _of_data(data, prompt, output)
     if prompt is not None and output is not None:
@@ -223,7 +231,7 @@ def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:
 
 
 def _deployment(
-    row: Row, answering: StandIn, release: str, precision: Precision, layout: Layout, degrees: Degrees
+    row: Row, answering: StandIn, release: str, precision: ServedPrecision, layout: ServedLayout, degrees: PoolDegrees
 ) -> Deployment:
     apart = layout.prefill is not None
     role = Role.WHOLE if not apart else Role.DECODE if degrees is layout.main else Role.PREFILL

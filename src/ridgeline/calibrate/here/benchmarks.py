@@ -43,7 +43,7 @@ Found_ = tuple[list[BenchmarkRow], list[str]]
 
 
 @dataclass(kw_only=True)
-class Bench:
+class LocalBench:
     """What every benchmark is given: torch, the device, its clock and kernels, the folder, and the rows so far."""
 
     torch: Any
@@ -64,7 +64,7 @@ class Benchmark:
 
     name: str
     weight: float
-    run: Callable[[Bench, float], Found_]
+    run: Callable[[LocalBench, float], Found_]
 
 
 def benchmarks(found: Found) -> list[Benchmark]:
@@ -93,13 +93,13 @@ def benchmarks(found: Found) -> list[Benchmark]:
     ]
 
 
-def _reference(bench: Bench, share_s: float) -> Found_:
+def _reference(bench: LocalBench, share_s: float) -> Found_:
     flop = 2 * PRODUCT["m"] * PRODUCT["n"] * PRODUCT["k"]
     times = bench.clock.repeats(bench.kernels.product("fp32", PRODUCT), share_s)
     return [measured("reference", "fp32", PRODUCT, times, flop=flop)], []
 
 
-def _streams(bench: Bench, share_s: float) -> Found_:
+def _streams(bench: LocalBench, share_s: float) -> Found_:
     end = time.perf_counter() + share_s
     rows: list[BenchmarkRow] = []
     names = ("triad", "copy", "read")
@@ -114,14 +114,14 @@ def _streams(bench: Bench, share_s: float) -> Found_:
     return rows, []
 
 
-def _products(form: str) -> Callable[[Bench, float], Found_]:
+def _products(form: str) -> Callable[[LocalBench, float], Found_]:
     what = form_of(form)
 
     def work(sizes: Sizes) -> tuple[float, float]:
         m, n, k = (sizes[name] for name in "mnk")
         return 2 * m * n * k, m * k * what.input_bytes + n * k * what.weight_bytes + m * n * what.output_bytes
 
-    def run(bench: Bench, share_s: float) -> Found_:
+    def run(bench: LocalBench, share_s: float) -> Found_:
         more = more_products(seed=FORMS.index(form), scale=bench.scale)
         plan = products(bench.scale)
         if form in ("int8", "fp8"):  # kernels of narrow formats take more than 16 rows, in steps
@@ -139,8 +139,8 @@ def _rounded(plan: Sequence[Sizes]) -> list[Sizes]:
     return [dict(row) for row in dict.fromkeys(rows)]
 
 
-def _attention(kind: str, form: str = "bf16") -> Callable[[Bench, float], Found_]:
-    def run(bench: Bench, share_s: float) -> Found_:
+def _attention(kind: str, form: str = "bf16") -> Callable[[LocalBench, float], Found_]:
+    def run(bench: LocalBench, share_s: float) -> Found_:
         plan = prompts(bench.scale) if kind == "prefill" else steps(bench.scale)
         more = more_attention(kind, seed=1, scale=bench.scale) if form == "bf16" else ()
         return _measure(
@@ -152,10 +152,10 @@ def _attention(kind: str, form: str = "bf16") -> Callable[[Bench, float], Found_
     return run
 
 
-def _calls(form: str) -> Callable[[Bench, float], Found_]:
+def _calls(form: str) -> Callable[[LocalBench, float], Found_]:
     """The calls of a training step in a format, by the whole processor."""
 
-    def run(bench: Bench, share_s: float) -> Found_:
+    def run(bench: LocalBench, share_s: float) -> Found_:
         found = bench.found
         timer = calls.Calls(torch=bench.torch, threads=found.units, cache_bytes=found.cache_bytes)
         plan, end = calls.plan(form), time.perf_counter() + share_s
@@ -170,7 +170,7 @@ def _calls(form: str) -> Callable[[Bench, float], Found_]:
 
 
 def _measure(
-    bench: Bench,
+    bench: LocalBench,
     kind: str,
     form: str,
     plan: Sequence[Sizes],
@@ -212,7 +212,7 @@ def _measure(
     return rows, told + ([f"{kind} {form}: {long} of {slots} shapes would take too long"] if long else [])
 
 
-def _launches(bench: Bench, share_s: float) -> Found_:
+def _launches(bench: LocalBench, share_s: float) -> Found_:
     issue, count = bench.kernels.launches()
     times = [one / count for one in bench.clock.repeats(issue, share_s / 2)]
     rows = [measured("launch", "eager", {"kernels": count}, times)]
@@ -223,7 +223,7 @@ def _launches(bench: Bench, share_s: float) -> Found_:
     return rows, []
 
 
-def _transfers(bench: Bench, share_s: float) -> Found_:
+def _transfers(bench: LocalBench, share_s: float) -> Found_:
     """Copies between host and device, and a stream of the host's own memory."""
     rows: list[BenchmarkRow] = []
     plan = [(way, size) for size in (2.0**26, 2.0**16, 2.0**20) for way in _WAYS]
@@ -239,7 +239,7 @@ def _transfers(bench: Bench, share_s: float) -> Found_:
 _WAYS = ("h2d pinned", "d2h pinned", "h2d pageable", "d2h pageable")
 
 
-def _collectives(bench: Bench, share_s: float) -> Found_:
+def _collectives(bench: LocalBench, share_s: float) -> Found_:
     found = bench.found
     most = found.units if found.kind == "cpu" else found.count
     groups = [size for size in (2, 4) if size <= most]

@@ -61,7 +61,7 @@ def _wider(parameter: Parameter, kernel: str) -> Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class MeasuredRows:
     """Rows of one family and format as its mechanism takes them."""
 
     family: str
@@ -76,13 +76,15 @@ class Rows:
         return len(self.seconds)
 
 
-def rows_of(family: str, form: str, rows: Sequence[BenchmarkRow], part: Accelerator, *, kernel: str = "") -> Rows:
+def rows_of(
+    family: str, form: str, rows: Sequence[BenchmarkRow], part: Accelerator, *, kernel: str = ""
+) -> MeasuredRows:
     """The rows of a family as one table of sizes, with the traits of the kernel that ran them."""
     model, what = wide_mechanism(family, kernel), form_of(form)
     sizes = {name: np.array([row.sizes[name] for row in rows]) for name in rows[0].sizes}
     known = {name: column for name, column in sizes.items() if name in model.sizes}
     table, _ = model.columns({**_decided(model, form, kernel), **known})
-    return Rows(
+    return MeasuredRows(
         family=family,
         form=form,
         kernel=kernel,
@@ -99,7 +101,7 @@ def _decided(model: Mechanism, form: str, kernel: str) -> dict[str, float]:
     return {**form_sizes(model, form_of(form)), **traits, **({"cast": 0.0} if "cast" in model.sizes else {})}
 
 
-def values_of(rows: Rows, chosen: Index) -> Array:
+def values_of(rows: MeasuredRows, chosen: Index) -> Array:
     """The values that fit the chosen rows best."""
     model = wide_mechanism(rows.family, rows.kernel)
     starts = [_start(model, rows)]
@@ -111,7 +113,7 @@ def values_of(rows: Rows, chosen: Index) -> Array:
     return fit_values(model, rows.table[chosen], rows.device, rows.seconds[chosen], starts=starts, free=free)
 
 
-def _start(model: Mechanism, rows: Rows) -> Array:
+def _start(model: Mechanism, rows: MeasuredRows) -> Array:
     """The usual values, but the kernels' start at what the shortest of them took, and a host that issues at once."""
     start = model.start
     shortest = float(np.min(rows.seconds))
@@ -127,7 +129,7 @@ def _folds(count: int) -> Index:
     return np.random.default_rng(0).permutation(count) % _FOLDS
 
 
-def judged(rows: Rows) -> tuple[Array, list[Array]]:
+def judged(rows: MeasuredRows) -> tuple[Array, list[Array]]:
     """Times of each row by the fit that has not seen it [s], and the values of these fits."""
     model, folds = wide_mechanism(rows.family, rows.kernel), _folds(len(rows))
     priced, found = np.empty(len(rows)), []
@@ -140,7 +142,12 @@ def judged(rows: Rows) -> tuple[Array, list[Array]]:
 
 
 def fit_rows(
-    rows: Rows, *, version: str, source: str, date: str, domain: Mapping[str, tuple[float, float, float]] | None = None
+    rows: MeasuredRows,
+    *,
+    version: str,
+    source: str,
+    date: str,
+    domain: Mapping[str, tuple[float, float, float]] | None = None,
 ) -> tuple[Fit | None, str]:
     """The fit of a family, format and kernel, or None and why not; `domain` bounds the sizes that it is for."""
     name = f"fit of {rows.family} {rows.form}"

@@ -31,7 +31,7 @@ _OPERATION = {"all_reduce": 0.0, "all_gather": 1.0, "reduce_scatter": 2.0, "send
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RanksAsked:
     """What ranks are told: `world` processes on `kind` devices, groups to measure, seconds and largest buffer."""
 
     world: int
@@ -49,7 +49,7 @@ def collectives(
 ) -> tuple[list[BenchmarkRow], list[str]]:
     """Times of collectives over each size of group, in new processes that end with it; and what was left out."""
     with tempfile.TemporaryDirectory(prefix="ridgeline-ranks-") as folder:
-        asked = Asked(
+        asked = RanksAsked(
             world=max(groups),
             kind=kind,
             groups=tuple(groups),
@@ -62,7 +62,7 @@ def collectives(
         return _run(asked)
 
 
-def _run(asked: Asked) -> tuple[list[BenchmarkRow], list[str]]:
+def _run(asked: RanksAsked) -> tuple[list[BenchmarkRow], list[str]]:
     context = get_context("spawn")
     results = context.Queue()
     ranks = [context.Process(target=_rank, args=(asked, rank, results), daemon=True) for rank in range(asked.world)]
@@ -84,7 +84,7 @@ def _run(asked: Asked) -> tuple[list[BenchmarkRow], list[str]]:
     return answer or ([], [f"collectives over {asked.world} local ranks: the ranks did not answer in time"])
 
 
-def _rank(asked: Asked, rank: int, results: Any) -> None:
+def _rank(asked: RanksAsked, rank: int, results: Any) -> None:
     """One rank: joins the others, measures with them; the first one answers."""
     import torch
     import torch.distributed as dist
@@ -116,7 +116,7 @@ def _rank(asked: Asked, rank: int, results: Any) -> None:
             results.join_thread()
 
 
-def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[BenchmarkRow], list[str]]:
+def _measure(asked: RanksAsked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[BenchmarkRow], list[str]]:
     rows: list[BenchmarkRow] = []
     left_out: list[str] = []
     sizes = messages(asked.most_bytes)
@@ -147,7 +147,7 @@ def _measure(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tup
     return rows, left_out
 
 
-def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> list[BenchmarkRow]:
+def _together(asked: RanksAsked, rank: int, torch: Any, groups: dict[int, Any]) -> list[BenchmarkRow]:
     """A product and a triad that every rank of a group computes at the same time: the mean rank's time."""
     import torch.distributed as dist
 
@@ -172,7 +172,7 @@ def _together(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> li
     return rows
 
 
-def _calls(asked: Asked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[BenchmarkRow], list[str]]:
+def _calls(asked: RanksAsked, rank: int, torch: Any, groups: dict[int, Any]) -> tuple[list[BenchmarkRow], list[str]]:
     """The calls of a training step (`calls.py`) by all ranks of a group at the same time: the mean rank's times."""
     import torch.distributed as dist
 
@@ -246,7 +246,7 @@ def _pair(torch: Any) -> Any:
     return torch.nn.Sequential(*(torch.nn.Linear(_TINY, _TINY, bias=False) for _ in range(2)))
 
 
-def _agree(torch: Any, asked: Asked, value: float, group: Any = None) -> float:
+def _agree(torch: Any, asked: RanksAsked, value: float, group: Any = None) -> float:
     """The first rank's number, at every rank of a group."""
     import torch.distributed as dist
 
@@ -256,7 +256,7 @@ def _agree(torch: Any, asked: Asked, value: float, group: Any = None) -> float:
 
 
 def _timed(
-    asked: Asked, rank: int, torch: Any, group: Any, ranks: int, kind: str, size_bytes: float, slot_s: float
+    asked: RanksAsked, rank: int, torch: Any, group: Any, ranks: int, kind: str, size_bytes: float, slot_s: float
 ) -> list[float]:
     """Times of repeats between barriers, the slowest rank's [s]."""
     import torch.distributed as dist

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.calibrate.here import assemble, host
-from ridgeline.calibrate.here.benchmarks import Bench, benchmarks
+from ridgeline.calibrate.here.benchmarks import LocalBench, benchmarks
 from ridgeline.calibrate.here.devices import find, import_torch
 from ridgeline.calibrate.here.fitting import call_fits
 from ridgeline.errors import InputError
@@ -153,14 +153,14 @@ def calibrate(
     torch = import_torch()
     found = find(torch, kind)
     with Journal(path, fingerprint({**found.machine, **found.versions, "kind": found.kind})) as journal:
-        profile = _calibrated(Bench(torch=torch, found=found, folder=path.parent), journal, budget_s, told)
+        profile = _calibrated(LocalBench(torch=torch, found=found, folder=path.parent), journal, budget_s, told)
         write_profile(path, profile)
         journal.remove()
     told("done", 1.0)
     return path, profile
 
 
-def _calibrated(bench: Bench, journal: Journal, budget_s: float, told: Told) -> Profile:
+def _calibrated(bench: LocalBench, journal: Journal, budget_s: float, told: Told) -> Profile:
     """The benchmarks that the journal lacks, then fits, as a profile."""
     cpu = bench.found.kind == "cpu"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -187,7 +187,7 @@ def busy_text(load: float, units: int) -> str:
     )
 
 
-def _measure(bench: Bench, journal: Journal, budget_s: float, told: Told) -> tuple[list[str], float]:
+def _measure(bench: LocalBench, journal: Journal, budget_s: float, told: Told) -> tuple[list[str], float]:
     """Runs what the journal lacks; each benchmark has its part of the time that is left. What was left out, and the
     seconds that earlier runs spent."""
     plan = benchmarks(bench.found)
@@ -210,7 +210,7 @@ def _measure(bench: Bench, journal: Journal, budget_s: float, told: Told) -> tup
     return left_out, before_s
 
 
-def _power(bench: Bench) -> tuple[float | None, float | None, str]:
+def _power(bench: LocalBench) -> tuple[float | None, float | None, str]:
     """Package power at rest and under products [W], and what to say of it."""
     idle_w = host.package_power_w()
     if idle_w is None:
@@ -221,7 +221,7 @@ def _power(bench: Bench) -> tuple[float | None, float | None, str]:
 
 
 def _profile(
-    bench: Bench, left_out: list[str], power: tuple[float | None, float | None, str], budget_s: float
+    bench: LocalBench, left_out: list[str], power: tuple[float | None, float | None, str], budget_s: float
 ) -> Profile:
     found, rows = bench.found, bench.rows
     when = datetime.now(UTC).isoformat(timespec="seconds")
