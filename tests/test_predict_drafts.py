@@ -99,7 +99,7 @@ def test_of_a_pipeline_the_last_stage_holds_the_draft_and_each_batch_waits_for_i
     made_one = engine(TARGET, where, known)
     rule = made_one.rule(made_one.tables(longest_prompt=256, longest=512))
     assert rule["hops"] == 1
-    assert [last_stage.py_func(SimpleNamespace(hops=float(rule["hops"])), filled) for filled in (False, True)] == [
+    assert [last_stage(SimpleNamespace(hops=float(rule["hops"])), filled) for filled in (False, True)] == [
         1.0,
         2.0,
     ]

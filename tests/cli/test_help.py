@@ -74,7 +74,7 @@ def test_help_lists_every_flag_once_and_says_what_it_is_about(command: str, caps
     assert "--json" in about["Options"]
     (serving,) = (about[heading] for heading in about if re.match(r"(Serving: the d|D)eployment", heading))
     assert "--kv-ranks" in serving
-    shared = set() if command == "simulate" else {"--tp", "--pp", "--dp", "--ep"}
+    shared = set() if command == "simulate" else {"--tp", "--pp", "--dp", "--ep", "--technique"}
     assert set(about.get("Training and serving", ())) == shared
 
 

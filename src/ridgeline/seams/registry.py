@@ -13,13 +13,14 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, cast
 
 from ridgeline.errors import PlanError, UnknownNameError
 from ridgeline.seams.technique import Technique
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 _GROUP = "ridgeline.techniques"
 _FOLDER = Path(__file__).parents[1] / "techniques"
@@ -154,5 +155,7 @@ def _value(text: str) -> object:
 
 def each_name(names: ArrayLike) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Each different name of an array over plans, with where it stands."""
+    import numpy as np
+
     named = np.asarray(names)
     return ((name, named == name) for name in np.unique(named).tolist())
