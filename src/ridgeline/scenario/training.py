@@ -258,18 +258,16 @@ def _model(table: Table, place: Place) -> Model:
 
 
 def _from_dims(table: Table, place: Place) -> Model:
-    from inspect import Parameter, signature
-
     from ridgeline.graph.build import from_dims
+    from ridgeline.graph.families.explicit import FIELDS
 
-    parameters = signature(from_dims).parameters
-    known = list(parameters)
+    known = ["name", "source", *FIELDS]
     for name in table:
         if name == "config":
             raise place.fail("model", name, "says the whole model; leave the other words out, or give dimensions alone")
         if name not in known:
             raise place.fail("model", name, f"unknown field; {near(name, [*known, 'name', 'config'])}")
-    missing = [name for name, one in parameters.items() if one.default is Parameter.empty and name not in table]
+    missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in table]
     if missing:
         raise place.fail("model", "", f"no {', '.join(missing)}; give a name, a config, or these dimensions as well")
     dims: dict[str, Any] = dict(table)
