@@ -475,7 +475,7 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
         (["--kv-kept", "64", "--preemption", "swap"], "preemption swap"),
         (
             ["--nano-tokens", "64", "--draft-tokens", "1", "--acceptance", "0.5"],
-            "draft_tokens is not modelled with nano_tokens",
+            "nano-batches (nano_tokens) both fill",
         ),
     ],
 )

@@ -215,10 +215,10 @@ def test_a_search_of_deployments_applies_a_strangers_queue_and_eviction() -> Non
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--technique", "h2o,kv-budget"), "h2o and kv-budget both fill 'cache'"),
+        (("--technique", "h2o,kv-budget"), "h2o and kv-budget (kv_kept) both fill 'cache'"),
         (("--technique", "h2o", "--kv-kept", "64"), "kv_kept and h2o both say it; leave one of them out"),
-        (("--technique", "h2o", "--preemption", "swap"), "h2o is not modelled with preemption swap"),
-        (("--technique", "h2o", "--prefix-cache"), "h2o is not modelled with prefix_cache"),
+        (("--technique", "h2o", "--preemption", "swap"), "preemption swap and h2o both fill 'host copies'"),
+        (("--technique", "h2o", "--prefix-cache"), "prefix_cache and h2o both fill 'prefixes'"),
         (("--technique", "srpt", "--queue", "fair"), "queue and srpt both say it"),
         (("--technique", "h2o(heavy=0)"), "h2o: heavy = 0 tokens, needs 1 to"),
         (("--queue", "srpt(answer=0)"), "srpt: answer = 0, needs 1 to"),

@@ -63,7 +63,7 @@ def test_its_parameters_have_unit_range_and_help(one: type[Technique]) -> None:
     assert [each.name for each in fields(one)] == list(one.parameters()), "a field without a default; use param"
     for name, each in one.parameters().items():
         told, place = each.metadata, f"{one.key}: {name}"
-        assert told.keys() == {"unit", "low", "high", "help", "whole", "word"}, f"{place} is no param"
+        assert told.keys() == {"unit", "low", "high", "help", "whole", "word", "choices"}, f"{place} is no param"
         assert len(told["help"]) > 5, f"{place} has no help"
         if not isinstance(each.default, bool | str):
             assert told["unit"], f"{place} has no unit"

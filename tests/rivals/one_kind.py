@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from test_serving_reference import (
 )
 
 from ridgeline.plan.deployment import Role
+from ridgeline.scenario.serving_words import replaced
 
 CASES = 50  # of a batch
 Values = Callable[[np.random.Generator, int], dict[str, Any]]
@@ -53,7 +54,7 @@ def drawn_fleet(seed: int, salt: int, values: Values, *, absent: tuple[str, ...]
     tables, asked = [random_tables(draw)], shared(draw, engines, random_traffic(draw, block))
     prepared(draw, engines)
     (one,) = engines
-    one.deployment = replace(one.deployment, instances=int(draw.integers(2, 5)), role=Role.WHOLE, **words)
+    one.deployment = replaced(one.deployment, instances=int(draw.integers(2, 5)), role=Role.WHOLE, **words)
     one.values |= dict.fromkeys(absent, 0)
     one.values |= {"ranks": 1, "gained": 1.0, "draft_share": 0.0, "draft_prompt": 0.0, "balance": 1.0}
     one.values |= {"period": block, "growth_blocks": 1}

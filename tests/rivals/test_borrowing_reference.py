@@ -14,6 +14,7 @@ from reference_borrowing import Lender, Neighbour
 from reference_serving import Fleet, Instance
 from test_serving_reference import FakeEngine
 
+from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving import state
 
 BATCHES = 6
@@ -86,7 +87,9 @@ def test_fleets_without_loans_are_as_they_were() -> None:
         case = borrowing_case(seed)
         (one,) = case.engines
         one.values |= {"capacity": 2000, "reserve": 0.0}
-        never = FakeEngine(replace(one.deployment, borrows=False), {**one.values, "borrows": 0}, one.graphs, one.policy)
+        never = FakeEngine(
+            replaced(one.deployment, borrows=False), {**one.values, "borrows": 0}, one.graphs, one.policy
+        )
         found, plain = case.compiled(), replace(case, engines=[never]).compiled()
         assert found.loans == 0
         np.testing.assert_allclose(found.end_s, plain.end_s, rtol=1e-9)

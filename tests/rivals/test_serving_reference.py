@@ -16,7 +16,8 @@ from reference_split import Answers, Prompts
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.plan.deployment import Deployment, Role, Router
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, replaced
+from ridgeline.seams.serving import Adapters, of
 from ridgeline.serving import loop, state
 from ridgeline.serving import replay as replay_room
 from ridgeline.serving.adapters import drawn
@@ -196,7 +197,7 @@ class Case:
 
     def plain(self) -> Fleet:
         t, one = self.traffic, self.engines[0].deployment
-        adapters = drawn(one, t.requests) if one.adapters else np.zeros(t.requests)
+        adapters = drawn(of(one, Adapters), t.requests) if of(one, Adapters).count else np.zeros(t.requests)
         front = self.engines[0].policy
         asked = [
             Asked(
@@ -240,7 +241,7 @@ def laden(draw: np.random.Generator, engines: list[FakeEngine]) -> None:
         count, slots = int(draw.integers(2, 5)), int(draw.integers(1, 3))
         load_s = draw.uniform(0.0, 0.02)
         for one in engines:
-            one.deployment = replace(one.deployment, adapters=count, adapter_slots=slots, adapter_skew=0.5)
+            one.deployment = replaced(one.deployment, adapters=count, adapter_slots=slots, adapter_skew=0.5)
             one.values |= {"slots": slots, "load_s": load_s}
 
 
@@ -345,7 +346,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
     found = []
     for one, table in zip(engines, tables, strict=True):
         block = one.values["block_tokens"]
-        one.deployment = replace(one.deployment, adapters=0, adapter_slots=None)
+        one.deployment = replaced(one.deployment, adapters=None)
         for name in (
             "redraws",
             "micro_batches",

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Preemption, Role
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, said
 
 WORDS: dict[str, dict[str, Any]] = {
     "nano_tokens": {"nano_tokens": 512},
@@ -95,3 +95,37 @@ def test_what_is_not_modelled_together_is_refused_and_all_else_is_not(one: str, 
             deployed(**words)
     else:
         deployed(**words)
+
+
+MEANT = {
+    "lora-adapters(count=4,rank=8)": {"adapters": 4, "adapter_rank": 8},
+    "divided-device(share=0.5)": {"split": True, "split_share": 0.5},
+    "nano-batches(tokens=512)": {"nano_tokens": 512},
+    "two-batch-overlap": {"two_batch_overlap": True},
+    "two-batch-overlap(tokens=64)": {"two_batch_overlap": True, "nano_tokens": 64},
+    "remote-kv(lend_share=0.25)": {"borrows": True, "lend_share": 0.25},
+    "elastic-sequence-parallel(tokens=64)": {"elastic_tokens": 64},
+    "beam-search(width=2)": {"beam_width": 2},
+    "priority-preemption(period=8)": {"displaces": True, "priority_period": 8},
+    "scheduler-polling(interval=3,hold=all)": {"receive_interval": 3, "hold": "all"},
+    "lora-adapters": {"adapters": 8},
+    "divided-device": {"split": True},
+    "remote-kv": {"borrows": True},
+    "beam-search": {"beam_width": 4},
+    "priority-preemption": {"displaces": True},
+    "scheduler-polling": {"receive_interval": 2},
+    "elastic-sequence-parallel": {"elastic_tokens": 16_384},
+    "nano-batches": {"nano_tokens": 2048},
+}
+
+
+@pytest.mark.parametrize("text", MEANT)
+def test_words_mean_techniques_and_are_told_back(text: str) -> None:
+    one = deployed(**MEANT[text])
+    assert one == deployed(technique=(text,))
+    assert {name: said(one)[name] for name in MEANT[text]} == MEANT[text]
+
+
+@pytest.mark.parametrize("words", [{"beam_width": 1}, {"adapters": 0}, {"receive_interval": 1}, {"split": False}])
+def test_words_that_leave_a_technique_out_apply_none(words: dict[str, Any]) -> None:
+    assert deployed(**words).technique == ()

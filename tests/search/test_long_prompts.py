@@ -9,6 +9,7 @@ import numpy as np
 
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.scenario.serving_words import said
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import Space, deployments
 from ridgeline.serving.metrics import Objective
@@ -31,17 +32,19 @@ def best(longest: int, **stated: Any) -> Any:
 
 
 def test_short_requests_need_neither() -> None:
-    assert not any(one.elastic_tokens or one.borrows for found in best(2_000) for one in found.deployments)
+    assert not any(one.technique for found in best(2_000) for one in found.deployments)
 
 
 def test_long_prompts_are_also_merged() -> None:
-    found = {found.deployments[0].elastic_tokens: found for found in best(34_000)}
+    found = {said(found.deployments[0])["elastic_tokens"]: found for found in best(34_000)}
     assert set(found) == {None, 8192}
     assert found[8192].metrics.ttft.p99 < 0.6 * found[None].metrics.ttft.p99
 
 
 def test_requests_beyond_a_cache_borrow() -> None:
-    found = {(one.deployments[0].borrows, one.deployments[0].elastic_tokens): one for one in best(60_000)}
+    found = {
+        tuple(said(one.deployments[0])[name] for name in ("borrows", "elastic_tokens")): one for one in best(60_000)
+    }
     assert set(found) == {(False, None), (False, 8192), (True, None)}
     assert found[True, None].metrics.refused == 0
     assert found[False, None].metrics.refused == found[False, 8192].metrics.refused == 1

@@ -250,7 +250,9 @@ def test_cut_caches_are_not_sent_between_pools() -> None:
 def test_divided_devices_are_searched_without_pools() -> None:
     result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=Space(fixed={"split": True, "tp": 1}), top=1000)
     assert {len(one.deployments) for one in result.ranked} == {1}
-    assert {(each.split, each.pp) for one in result.ranked for each in one.deployments} == {(True, 1)}
+    assert {(each.technique, each.pp) for one in result.ranked for each in one.deployments} == {
+        (("divided-device",), 1)
+    }
     assert not result.refused
 
 

@@ -235,12 +235,12 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
         ({"split": True, "displaces": True}, "displaces"),
         ({"split": True, "role": Role.PREFILL}, "a pool"),
         ({"split": True, "preemption": Preemption.SWAP}, "preemption swap"),
-        ({"split": True, "split_share": 1.0}, "needs a share between 0 and 1"),
+        ({"split": True, "split_share": 1.0}, "split_share = 1.0, needs 0.01 to 0.99"),
         ({"split_share": 0.5}, "say split as well"),
-        ({"split_slack": 1.5}, "of a device that is split"),
-        ({"split": True, "split_slack": 0.5}, "needs 1 or more"),
-        ({"split": True, "split_slack": 1.5, "split_share": 0.5}, "no split_share"),
-        ({"split": True, "split_fill": 0.5}, "and a split_slack"),
+        ({"split_slack": 1.5}, "say split as well"),
+        ({"split": True, "split_slack": 0.5}, "split_slack = 0.5, needs 1 to 100"),
+        ({"split": True, "split_slack": 1.5, "split_share": 0.5}, "leave split_share out"),
+        ({"split": True, "split_fill": 0.5}, "say split_slack as well"),
     ],
 )
 def test_what_cannot_be_is_refused(words: dict[str, Any], reason: str) -> None:

@@ -182,5 +182,5 @@ def test_a_replay_takes_what_its_parts_say(ranks: int) -> None:
 
 @pytest.mark.parametrize("words", [{"pp": 2}, {"draft_tokens": 1}])
 def test_what_is_not_modelled_is_refused(words: dict[str, int]) -> None:
-    with pytest.raises(PlanError, match="nano-batches are modelled on one stage"):
+    with pytest.raises(PlanError, match="nano-batches"):
         deployed(nano_tokens=256, **words)  # type: ignore[arg-type]

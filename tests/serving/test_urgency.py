@@ -73,7 +73,7 @@ def test_more_changes_cost_more_and_swaps_beside_iterations_less(replayed: Repla
 
 
 @pytest.mark.parametrize(
-    ("words", "told"), [({}, "modelled with displaces"), ({"displaces": True, "queue": "fair"}, "queue arrival")]
+    ("words", "told"), [({}, "is about displaces"), ({"displaces": True, "queue": "fair"}, "queue arrival")]
 )
 def test_what_is_not_modelled_is_refused(words: dict[str, Any], told: str) -> None:
     with pytest.raises(PlanError, match=told):

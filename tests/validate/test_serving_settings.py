@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, UNUSED, amount, benchmark_settings
-from ridgeline.plan.deployment import Hold
 from ridgeline.validate import serving, serving_settings
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
@@ -296,8 +295,8 @@ def test_limits_that_are_assumed_may_be_the_engine_s_own() -> None:
 
 def test_prompts_are_held_back_where_tensorrt_llm_waits() -> None:
     held = RunSettings(values={"attention_wait_steps": 60, "batch_wait_steps": 20, "batch_wait_share": 0.9})
-    assert held.waits(8) == {"receive_interval": 60, "hold": Hold.ALL}
-    assert held.waits(1) == {"receive_interval": 20, "hold": Hold.FULL, "hold_share": 0.9}
+    assert held.waits(8) == {"receive_interval": 60, "hold": "all"}
+    assert held.waits(1) == {"receive_interval": 20, "hold": "full", "hold_share": 0.9}
     assert RunSettings(values={"receive_interval": 10, "batch_wait_steps": 20}).waits(1) == {"receive_interval": 10}
     assert RunSettings().waits(8) == {}
 

@@ -31,14 +31,6 @@ class Router(Enum):
     PREFIX = "prefix"  # the longest cached prefix, then least loaded
 
 
-class Hold(Enum):
-    """What prompts wait for where a scheduler does not take them in every iteration."""
-
-    LOOK = "look"  # the next look: whoever has come by then is taken
-    ALL = "all"  # until each attention rank has one that fits, or an interval is over
-    FULL = "full"  # until they fill an iteration, or an interval is over since the first of them came
-
-
 class Preemption(Enum):
     """What happens to a request whose cache must give way."""
 
@@ -53,63 +45,42 @@ EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loa
 class Deployment:
     """One way to serve a model with one engine; None leaves a choice to the engine's policy file.
 
-    `weights` and `kv` are number formats; '' is the checkpoint's own (`with_formats`) and a cache of 16 bits, 'bf16'
-    asks for 16 bits. `other_weights` is the format of attention's products where it differs from that of the experts
-    and feed-forwards, `out_weights` that of the last of them where it differs again. With `tf32` products of numbers in
-    32 bits are multiplied in 19 bits by the matrix units.
-    `token_budget` [token] bounds one iteration, `max_seqs` [sequence] the running batch of one attention rank,
-    `memory_fraction` [1] the share of device memory that the engine may fill, `cache_tokens` [token] the KV capacity of
-    one attention rank where it is known from a run. Decode graphs are captured up to `graph_max` [sequence]; with
-    `prefill_graphs` iterations with prompts replay captured pieces up to the token budget, without they are launched
-    kernel by kernel. Where iterations are `mixed` prompts are computed beside running sequences, else before them. With
-    `draft_tokens` > 0 each step verifies so many drafted tokens a sequence, of which each is accepted with probability
-    `acceptance` if those before it were; drafting one takes `draft_share` [1] of a step (None: one layer), a draft's
-    pass over prompts `draft_prompt_share` of theirs (None: the same share). A tree of drafts has `draft_tree`
-    candidates after each one of the place before; the second, third ... most likely of a place is the one with
-    `next_acceptance`; all of its `draft_tokens` are verified, and those of a place drafted at once. A model that drafts
-    takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache for a token on each device. A beam
-    search keeps `beam_width` continuations of every prompt, each a token of every step, of which the request gains one;
-    room is counted for one of them. Whether the host prepares an iteration while the one before it runs is `overlap`. A
-    scheduler takes new prompts every `receive_interval` iterations [1], at a look or as `hold` says; they are enough
-    for one when they fill `hold_share` [1] of its budget. `expert_skew` is the power of the law of experts' loads [1]:
-    0 even, None what measured models showed; `expert_backend` the engine's word for the kernels that compute experts
-    ('' those that it was measured with), `product_backend` that for plain products. Where requests are `alike`, copies
-    of one whose likeliest tokens are taken, all of a step's tokens choose the same experts. With `fresh_kernels` the
-    engine finds no kernel compiled by an earlier run.
+    `weights` and `kv` are number formats; '' is the checkpoint's own (`with_formats`) and a cache of 16 bits,
+    'bf16' asks for 16 bits. `other_weights` is the format of attention's products where it differs from that of the
+    experts and feed-forwards, `out_weights` that of the last of them where it differs again. With `tf32` products
+    of numbers in 32 bits are multiplied in 19 bits by the matrix units. `token_budget` [token] bounds one
+    iteration, `max_seqs` [sequence] the running batch of one attention rank, `memory_fraction` [1] the share of
+    device memory that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is
+    known from a run. Decode graphs are captured up to `graph_max` [sequence]; with `prefill_graphs` iterations with
+    prompts replay captured pieces up to the token budget, without they are launched kernel by kernel. Where
+    iterations are `mixed` prompts are computed beside running sequences, else before them. With `draft_tokens` > 0
+    each step verifies so many drafted tokens a sequence, of which each is accepted with probability `acceptance` if
+    those before it were; drafting one takes `draft_share` [1] of a step (None: one layer), a draft's pass over
+    prompts `draft_prompt_share` of theirs (None: the same share). A tree of drafts has `draft_tree` candidates
+    after each one of the place before; the second, third ... most likely of a place is the one with
+    `next_acceptance`; all of its `draft_tokens` are verified, and those of a place drafted at once. A model that
+    drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache for a token on each device.
+    Whether the host prepares an iteration while the one before it runs is `overlap`. `expert_skew` is the power of
+    the law of experts' loads [1]: 0 even, None what measured models showed; `expert_backend` the engine's word for
+    the kernels that compute experts ('' those that it was measured with), `product_backend` that for plain
+    products. Where requests are `alike`, copies of one whose likeliest tokens are taken, all of a step's tokens
+    choose the same experts. With `fresh_kernels` the engine finds no kernel compiled by an earlier run.
 
-    Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other queries
-    and what their parts add up to; a cache that ranks would hold in common is so held once.
+    Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other
+    queries and what their parts add up to; a cache that ranks would hold in common is so held once.
 
-    Where who waits `displaces` less urgent ones that run, they give way as those do whose blocks run out. Every
-    `priority_period` iterations each request draws another of `priority_levels` priorities (None: those of the trace).
     Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
-    link's rate, whatever the pieces), after an iteration or, with `swap_beside`, beside it. Iterations of `nano_tokens`
-    [token] or more are cut in two nano-batches whose kernels overlap (None: none is); with `two_batch_overlap` they all
-    are, or those of `nano_tokens`, and one's exchange alone runs beside the other's kernels.
+    link's rate, whatever the pieces), after an iteration or, with `swap_beside`, beside it.
 
-    Requests are for one of `adapters` LoRA adapters of `adapter_rank` on the products of attention (or `all`), the i-th
-    with a share that falls as i^-`adapter_skew` [1]; `adapter_slots` of them are on the device at once (None: all).
-
-    Prompts of `elastic_tokens` or more are computed by all instances that are free when their turn comes, as far as
-    that is faster, and decoded by one (None: by one throughout).
-
-    A request that does not fit its instance `borrows` room of others for a part of its cache: each gives `lend_share`
-    [1] of the blocks that are free there (None: `serve.lend_share` of the mechanisms), and an instance owes at most
-    `owe_share` [1] of its own number (None: any).
-
-    On a `split` device prompts are computed beside decode steps, on a share `split_share` [1] of its multiprocessors
-    (None: the one with which both get on most, chosen whenever an iteration of prompts begins). With `split_slack` [1]
-    one side is made as short as the other allows, which takes at most so many times its time alone: prompts, or decode
-    steps where the cache is filled to `split_fill` [1] (None: `serve.split_fill`).
-
-    With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the rest,
-    and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices `kind` is
-    the accelerator of the instance, '' for that of the cluster, and `expert_kind` that of the experts' devices where it
-    is the other one. Where experts are placed for known loads the fullest rank has `expert_imbalance` [1] times the
-    rows of the mean one (None: what `expert_skew` says), with `expert_redundant` replicas in each layer (for even loads
-    where `expert_imbalance` is None). Where `tokens_stay` with their experts from layer to layer, on ranks that all
-    hold all caches, the busiest rank sends `expert_inside` rows [1] of each token of the mean rank and layer to ranks
-    of its node and `expert_between` to others (None: those of ranks that are alike).
+    With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the
+    rest, and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices
+    `kind` is the accelerator of the instance, '' for that of the cluster, and `expert_kind` that of the experts'
+    devices where it is the other one. Where experts are placed for known loads the fullest rank has
+    `expert_imbalance` [1] times the rows of the mean one (None: what `expert_skew` says), with `expert_redundant`
+    replicas in each layer (for even loads where `expert_imbalance` is None). Where `tokens_stay` with their experts
+    from layer to layer, on ranks that all hold all caches, the busiest rank sends `expert_inside` rows [1] of each
+    token of the mean rank and layer to ranks of its node and `expert_between` to others (None: those of ranks that
+    are alike).
     """
 
     engine: str = "vLLM"
@@ -146,10 +117,6 @@ class Deployment:
     next_acceptance: tuple[float, ...] = ()
     draft_bytes: float = 0.0
     draft_token_bytes: float = 0.0
-    beam_width: int = 1
-    receive_interval: int = 1
-    hold: Hold = Hold.LOOK
-    hold_share: float = 1.0
     expert_skew: float | None = None
     expert_backend: str = ""
     product_backend: str = ""
@@ -157,20 +124,8 @@ class Deployment:
     alike: bool = False
     fresh_kernels: bool = False
     block_tokens: int | None = None
-    displaces: bool = False
     swap_blocks: int | None = None
     swap_beside: bool = False
-    nano_tokens: int | None = None
-    two_batch_overlap: bool = False
-    adapters: int = 0
-    adapter_rank: int = 16
-    adapter_slots: int | None = None
-    adapter_skew: float = 0.0
-    adapter_on: str = "attention"
-    split: bool = False
-    split_share: float | None = None
-    split_slack: float | None = None
-    split_fill: float | None = None
     expert_devices: int | None = None
     micro_batches: int = 3
     expert_imbalance: float | None = None
@@ -178,19 +133,11 @@ class Deployment:
     tokens_stay: bool = False
     expert_inside: float | None = None
     expert_between: float | None = None
-    priority_period: int | None = None
-    priority_levels: int = 4
-    elastic_tokens: int | None = None
-    borrows: bool = False
-    lend_share: float | None = None
-    owe_share: float | None = None
     kind: str = ""
     expert_kind: str = ""
     technique: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.two_batch_overlap and self.nano_tokens is None:
-            object.__setattr__(self, "nano_tokens", 2)
         check_ranges(self)
         check_together(self)
 
@@ -217,11 +164,6 @@ class Deployment:
     def draft_depth(self) -> int:
         """Tokens drafted one after another for a step [token]: the places of a tree, or all of a chain."""
         return len(self.draft_tree) or self.draft_tokens
-
-    @property
-    def step_tokens(self) -> int:
-        """Tokens of one decoding request in a step [token]: its own and drafted ones, or one of each beam."""
-        return self.beam_width + self.draft_tokens
 
     @property
     def instance_devices(self) -> int:

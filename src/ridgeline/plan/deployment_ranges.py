@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 _AT_LEAST_ONE = (
     "tp", "pp", "dp", "ep", "kv_ranks", "instances", "token_budget", "max_seqs", "cache_tokens", "graph_max",
-    "swap_blocks", "nano_tokens", "expert_devices",
-    "micro_batches", "beam_width", "priority_period", "priority_levels", "elastic_tokens",
+    "swap_blocks", "expert_devices", "micro_batches",
 )  # fmt: skip
 
 
@@ -42,8 +41,6 @@ def check_ranges(one: Deployment) -> None:
             f"deployment: kv_ranks = {one.kv_ranks} does not divide tp {one.tp}; contexts are divided over ranks"
             " of one tensor-parallel group: take a divisor"
         )
-    _check_adapters(one)
-    _check_split(one)
     _check_apart(one)
 
 
@@ -66,37 +63,6 @@ def _check_tree(one: Deployment) -> None:
             f"deployment: {max(tree)} candidates at one place of the tree, but the acceptance of {len(ranked)}; say"
             " that of each, most likely first, e.g. acceptance 0.6,0.15,0.08"
         )
-
-
-def _check_adapters(one: Deployment) -> None:
-    """Raises for adapters that cannot be."""
-    slots = one.adapter_slots
-    if one.adapters < 0 or not 1 <= one.adapter_rank <= 128 or not 0 <= one.adapter_skew <= 4:
-        raise PlanError(
-            f"deployment: {one.adapters} adapters of rank {one.adapter_rank}, skew {one.adapter_skew}; needs"
-            " 0 or more of rank 1 to 128 (beyond, their products no longer wait for memory) and a skew of 0 to 4"
-        )
-    if slots is not None and not 1 <= slots <= one.adapters:
-        raise PlanError(f"deployment: adapter_slots = {slots}, needs 1 to the number of adapters, {one.adapters}")
-    if one.adapter_on not in ("attention", "all"):
-        raise PlanError(f"deployment: adapter_on = {one.adapter_on}; needs attention or all")
-
-
-def _check_split(one: Deployment) -> None:
-    """Raises for a divided device that cannot be."""
-    if one.split_share is not None and not (one.split and 0 < one.split_share < 1):
-        raise PlanError(
-            f"deployment: split_share = {one.split_share}; needs a share between 0 and 1 of a device that is"
-            " split: say split as well, or leave it out"
-        )
-    sided = one.split_slack is not None
-    if sided and (not one.split or one.split_share is not None or (one.split_slack or 0.0) < 1):
-        raise PlanError(
-            f"deployment: split_slack = {one.split_slack}; needs 1 or more, of a device that is split, and no"
-            " split_share"
-        )
-    if one.split_fill is not None and not (0 <= one.split_fill <= 1 and sided):
-        raise PlanError(f"deployment: split_fill = {one.split_fill}; needs 0 to 1 of the cache, and a split_slack")
 
 
 def _check_apart(one: Deployment) -> None:

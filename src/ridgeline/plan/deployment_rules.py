@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 def check_together(one: Deployment) -> None:
     """Raises `PlanError` for words that mean nothing without another."""
-    _check_priorities(one)
     _check_staying(one)
-    _check_borrowing(one)
 
 
 def check_divides(ranks: int, experts: int, redundant: int, word: str = "ep") -> None:
@@ -29,15 +27,6 @@ def check_divides(ranks: int, experts: int, redundant: int, word: str = "ep") ->
         )
 
 
-def _check_priorities(one: Deployment) -> None:
-    """Raises for priorities that change where that is not modelled."""
-    if one.priority_period and (not one.displaces):
-        raise PlanError(
-            f"deployment: priority_period = {one.priority_period}, displaces {str(one.displaces).lower()}; priorities"
-            " that change are modelled with displaces"
-        )
-
-
 def _check_staying(one: Deployment) -> None:
     """Raises for tokens that stay with their experts where that cannot be, or is not modelled."""
     ranks_only = one.tp == 1 and one.pp == 1 and 1 < one.dp == one.ep
@@ -48,15 +37,3 @@ def _check_staying(one: Deployment) -> None:
         )
     if not one.tokens_stay and (one.expert_inside is not None or one.expert_between is not None):
         raise PlanError("deployment: rows that tokens send from expert to expert; say tokens_stay as well")
-
-
-def _check_borrowing(one: Deployment) -> None:
-    """Raises for room borrowed of other instances where that cannot be, or is not modelled."""
-    lent = one.lend_share
-    if (lent is not None and not 0 < lent <= 1) or (one.owe_share is not None and one.owe_share <= 0):
-        raise PlanError(
-            f"deployment: lend_share = {lent}, owe_share = {one.owe_share}; needs a share of what is"
-            " free, above 0 to 1, and a positive share of an instance's blocks"
-        )
-    if not one.borrows and (one.owe_share is not None or lent is not None):
-        raise PlanError("deployment: lend_share and owe_share are about room that is borrowed; say borrows as well")

@@ -22,7 +22,7 @@ from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
-from ridgeline.seams.serving import KVEviction, Queue, of
+from ridgeline.seams.serving import KVEviction, Queue, Urgency, of
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
@@ -157,7 +157,7 @@ def _formed(model: Model, cluster: Cluster, asked: Sequence[Deployment]) -> tupl
 
 def _noted(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple[str, ...]:
     """What a person should know of how the engines are deployed."""
-    same = (_SAME_ANSWERS,) if any(of(one, KVEviction).cuts for one in deployments) else ()
+    same = (_SAME_ANSWERS,) if any(of(one, KVEviction).applied for one in deployments) else ()
     formats = (why for one in engines for why in one.format_notes)
     cuts = (why for one in engines if (why := cut_blocks(one)))
     even = (EVEN_LOADS for one in deployments if one.expert_redundant and one.expert_imbalance is None)
@@ -181,7 +181,9 @@ def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) 
     """What each client got of a queue that is fair among them, or else each priority where it displaces."""
     if any(of(one, Queue).by_client for one in deployments):
         return client_shares(found, traffic)
-    stated = any(one.displaces and one.priority_period is None for one in deployments)  # not drawn while it runs
+    stated = any(
+        of(one, Urgency).applied and not of(one, Urgency).drawn for one in deployments
+    )  # not drawn while it runs
     return priority_shares(found, traffic) if stated else ()
 
 

@@ -9,7 +9,21 @@ from ridgeline.facts.store import sources
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import said
 from ridgeline.seams.registry import listed
-from ridgeline.seams.serving import KVEviction, Queue, ServingTechnique, graph_texts, of
+from ridgeline.seams.serving import (
+    Adapters,
+    Beams,
+    ElasticParallel,
+    KVEviction,
+    NanoBatches,
+    Partition,
+    Polling,
+    Queue,
+    RemoteKV,
+    ServingTechnique,
+    Urgency,
+    graph_texts,
+    of,
+)
 from ridgeline.serving.metrics import Objective
 from ridgeline.units import time_text
 
@@ -33,14 +47,7 @@ def deployment_text(one: Deployment) -> str:
         shares = ", ".join(f"{share:.0%}" for share in (one.acceptance, *one.next_acceptance))
         tree = f" in a tree of {'x'.join(map(str, one.draft_tree))}" if one.draft_tree else ""
         words.append(f"{one.draft_tokens} drafted{tree}, {shares} accepted")
-    words += [f"{one.beam_width} beams"] if one.beam_width > 1 else []
-    words += _told(one, (Queue,))
-    changes = f", drawn every {counted(one.priority_period, 'iteration')}" if one.priority_period else ""
-    words += [f"urgent displace{changes}"] if one.displaces else []
-    slots = f", {one.adapter_slots:,} at once" if one.adapter_slots else ""
-    words += [f"{counted(one.adapters, 'adapter')} of rank {one.adapter_rank}{slots}"] if one.adapters else []
-    overlap = "two-batch overlap" if one.two_batch_overlap else "nano-batches"
-    words += [f"{overlap} from {one.nano_tokens:,} tokens"] if one.nano_tokens else []
+    words += _told(one, (Beams, Queue, Urgency, Adapters, NanoBatches))
     if one.expert_devices:
         where = f"{one.expert_devices} {one.expert_kind}" if one.expert_kind else counted(one.expert_devices, "device")
         words.append(f"experts on {where}, {one.micro_batches} micro-batches")
@@ -51,15 +58,7 @@ def deployment_text(one: Deployment) -> str:
         rows = "" if one.expert_inside is None else f", {one.expert_inside:.2f} rows a layer sent in a node"
         rows += "" if one.expert_between is None else f" and {one.expert_between:.2f} beyond"
         words.append(f"tokens stay with experts{rows}")
-    if one.split:
-        changes = "" if one.split_fill is None else f", sides change at {one.split_fill:.0%}"
-        sides = f"{changes}, slack {one.split_slack:g}" if one.split_slack else ""
-        words.append(f"split{f', {one.split_share:.0%} for prompts' if one.split_share else ''}{sides}")
-    owed = f", {one.owe_share:g} of their own at most" if one.owe_share is not None else ""
-    words += [f"merge for prompts from {one.elastic_tokens:,} tokens"] if one.elastic_tokens else []
-    lent = "" if one.lend_share is None else f", {one.lend_share:.0%} of what is free"
-    words += [f"borrow room{lent}{owed}"] if one.borrows else []
-    words += _told(one, (KVEviction,))
+    words += _told(one, (Partition, ElasticParallel, RemoteKV, KVEviction, Polling))
     words += graph_texts(one)
     return " ".join(words)
 

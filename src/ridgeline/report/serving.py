@@ -15,7 +15,7 @@ from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled
 from ridgeline.report.deployments import counted, deployment_text, objective_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
-from ridgeline.seams.serving import Queue, of
+from ridgeline.seams.serving import Beams, Partition, Queue, of
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
@@ -329,9 +329,9 @@ def because(report: ServingReport) -> list[str]:
 def _steps(report: ServingReport) -> str:
     """How much of TPOT is no decode step, where that is much of it."""
     one, step_s, tpot_s = report.deployments[-1], sum(report.decode_parts.values()), report.metrics.tpot.mean
-    if one.draft_tokens or one.beam_width > 1 or not math.isfinite(tpot_s) or tpot_s - step_s < _TOLD * tpot_s:
+    if one.draft_tokens or of(one, Beams).width > 1 or not math.isfinite(tpot_s) or tpot_s - step_s < _TOLD * tpot_s:
         return ""
-    apart = one.split or len(report.deployments) > 1
+    apart = of(one, Partition).applied or len(report.deployments) > 1
     other = "waits between steps" if apart else "prompts in the same iterations or between them"
     return f"a decode step takes {time_text(step_s)} of a mean TPOT of {time_text(tpot_s)}; the rest is {other}"
 

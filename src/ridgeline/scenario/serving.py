@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # Words, and those of which one must be said for them to mean anything.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("adapter_rank", "adapter_skew", "adapter_on"), ("adapters",)),
     **dict.fromkeys(("acceptance", "draft_share", "draft_prompt_share", "draft_model"), ("draft_tokens", "draft_tree")),
     "priority_levels": ("priority_period",),
     "micro_batches": ("expert_devices", "apart", "prefill"),

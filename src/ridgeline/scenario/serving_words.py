@@ -13,7 +13,7 @@ from typing import Any
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
-from ridgeline.scenario.fields import SERVING_FAMILIES, Field, filled, number, whole, yes
+from ridgeline.scenario.fields import SERVING_FAMILIES, Field, filled, number, pick, whole, yes
 from ridgeline.seams.registry import built_in, listed, made, technique
 from ridgeline.seams.serving import FAMILIES, ServingTechnique, applied, check_techniques
 
@@ -61,6 +61,8 @@ def _field(word: str, parameter: Any) -> Field:
     told = parameter.metadata
     if isinstance(parameter.default, bool):
         return yes(word, told["help"])
+    if told["choices"]:
+        return pick(word, told["choices"], told["help"])
     if told["whole"]:
         return whole(word, told["help"], least=int(max(told["low"], 1)), most=int(told["high"]))
     return Field(name=word, read=number("1", told["low"], told["high"], ends=True), help=told["help"])
@@ -118,7 +120,11 @@ def _techniques(one: Deployment, words: Mapping[str, Any]) -> tuple[str, ...]:
     others = [text for text in one.technique if text not in {each.text for each in mine.values()}]
     for family in changed:
         before = _said(mine.pop(family)) if family in mine else {}
-        before = {} if SERVING_FAMILIES.get(family) in words else before
+        gone = any(
+            one.word in words and (words[one.word] is None or _off(one, one.word, words[one.word]))
+            for one in _kinds() if one.family == family
+        )  # fmt: skip
+        before = {} if gone or SERVING_FAMILIES.get(family) in words else before
         now = {**before, **{word: value for word, value in words.items() if known[word] == family}}
         made_now = _made(family, {word: value for word, value in now.items() if value is not None})
         if made_now is not None:
@@ -137,14 +143,19 @@ def _made(family: str, words: dict[str, Any]) -> ServingTechnique | None:
             return None
         return _filled(type(named), words, {name: getattr(named, name) for name in named.parameters()}, word)
     kinds = [one for one in _kinds() if one.family == family]
-    leads = {one.word for one in kinds if words.get(one.word) is not None and words[one.word] is not False}
-    words = {name: value for name, value in words.items() if value is not False}
+    words = {name: value for name, value in words.items() if not any(_off(one, name, value) for one in kinds)}
+    leads = {one.word for one in kinds if one.word in words}
     for word, why in idle(words):
         raise PlanError(f"deployment: {word} {why}")
     if not leads:
         return None
     chosen = next(one for one in kinds if one.word in leads and leads <= _words(one).keys())
     return _filled(chosen, words, {}, chosen.word)
+
+
+def _off(one: type[ServingTechnique], word: str, value: object) -> bool:
+    """Whether the word that applies a technique, or a yes or no of it, leaves it out."""
+    return value is False or (word == one.word and one.off is not None and value is not True and value == one.off)
 
 
 _NEUTRAL = {"queue": "arrival"}

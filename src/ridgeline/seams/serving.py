@@ -20,7 +20,7 @@ from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.resolve import together
-from ridgeline.seams.technique import Technique
+from ridgeline.seams.technique import Technique, param
 
 if TYPE_CHECKING:
     from ridgeline.facts.engines import EnginePolicy
@@ -63,12 +63,21 @@ class Instance(Protocol):
 class ServingTechnique(Technique):
     """What a technique of serving may fill, whatever its family.
 
-    `word` is the field of a deployment that applies it (`--split`): that of a parameter, or one of its own, which
-    `told_by` explains.
+    `word` is the field of a deployment that applies it (`--split`): that of a parameter, which leaves it out where it
+    is `off`, or one of its own, which `told_by` explains. Where it `forgets_prefixes` none is found again; one that is
+    `between` instances sends caches from one to another.
     """
 
     word: ClassVar[str] = ""
     told_by: ClassVar[str] = ""
+    off: ClassVar[int | None] = None
+    forgets_prefixes: ClassVar[bool] = False
+    between: ClassVar[bool] = False
+
+    @property
+    def applied(self) -> bool:
+        """Whether it is more than the neutral one of its family."""
+        return bool(self.key)
 
     def refusal(self, deployment: Deployment) -> str:
         """Why it does not go with a deployment, in a phrase; '' where it does."""
@@ -111,12 +120,8 @@ class KVEviction(ServingTechnique):
     """What stays of a context's keys and values on the device when its prompt is done; neutral: all of it."""
 
     family: ClassVar[str] = "evictions"
+    forgets_prefixes: ClassVar[bool] = True
     owns: ClassVar[frozenset[str]] = frozenset({"cache", "contexts", "roles", "host copies", "prefixes"})
-
-    @property
-    def cuts(self) -> bool:
-        """Whether less than all stays: of any but the neutral one."""
-        return bool(self.key)
 
     def unfit(self, instance: Instance) -> str:
         """Windows, latent vectors and recurrent states, and engines that swap."""
@@ -141,7 +146,128 @@ def _swaps(instance: Instance) -> str:
     return f"{instance.policy.name} swaps caches to the host; say preemption recompute" if found == "swap" else ""
 
 
-FAMILIES: tuple[type[ServingTechnique], ...] = (Queue, KVEviction)
+_ALL = frozenset({"iterations", "cache", "contexts", "stages"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters(ServingTechnique):
+    """Adapters of a model that requests ask for; neutral: none."""
+
+    family: ClassVar[str] = "adapters"
+    owns: ClassVar[frozenset[str]] = frozenset({"adapters"})
+    forgets_prefixes: ClassVar[bool] = True
+    count: int = param(0, "adapters", "LoRA adapters that are served together", high=100_000, word="adapters")
+    rank: int = param(16, "1", "their rank; 16 when absent", low=1, high=128, word="adapter_rank")
+    on_device: int | None = param(
+        None, "adapters", "adapters on the device at once; others are loaded from the host; when absent, all", low=1,
+        high=100_000, whole=True, word="adapter_slots",
+    )  # fmt: skip
+    skew: float = param(0.0, "1", "power law of adapters' shares of requests: 0 even", high=4.0, word="adapter_skew")
+    on: str = param(
+        "attention", "", "products that adapters change: attention's, or feed-forwards' too", word="adapter_on",
+        choices=("attention", "all"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(ServingTechnique):
+    """A device divided between prompts and decode steps; neutral: it is whole."""
+
+    family: ClassVar[str] = "partitions"
+    owns: ClassVar[frozenset[str]] = _ALL | {
+        "adapters", "attention ranks", "roles", "host copies", "polling", "urgency", "kernels"
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NanoBatches(ServingTechnique):
+    """Iterations cut in two halves whose kernels overlap; neutral: none is.
+
+    With `links_only` the exchange of one half alone runs beside the other's kernels.
+    """
+
+    family: ClassVar[str] = "overlaps"
+    owns: ClassVar[frozenset[str]] = _ALL | {"adapters"}
+    links_only: ClassVar[bool] = False
+    tokens: int = param(
+        0, "tokens", "iterations of so many tokens a rank are cut in two nano-batches whose kernels overlap",
+        high=10_000_000, word="nano_tokens",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteKV(ServingTechnique):
+    """A part of a request's cache in the memory of other instances; neutral: all of it is at its own."""
+
+    family: ClassVar[str] = "remote_kv"
+    lend_share: float | None = param(
+        None, "1", "share of its free blocks that one gives; when absent, half", low=0.01, high=1.0, word="lend_share"
+    )
+    owe_share: float | None = param(
+        None, "1", "blocks that one owes, as a share of its own; any", low=0.01, high=1e4, word="owe_share"
+    )
+    owns: ClassVar[frozenset[str]] = _ALL | {
+        "adapters", "attention ranks", "roles", "host copies", "prefixes", "polling", "urgency"
+    }  # fmt: skip
+    forgets_prefixes: ClassVar[bool] = True
+    between: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticParallel(ServingTechnique):
+    """Prompts that several instances compute together; neutral: one instance throughout."""
+
+    family: ClassVar[str] = "elastic_parallel"
+    owns: ClassVar[frozenset[str]] = _ALL | {"attention ranks", "roles", "prefixes", "polling"}
+    forgets_prefixes: ClassVar[bool] = True
+    between: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beams(ServingTechnique):
+    """Continuations of every prompt that a search keeps; neutral: one."""
+
+    family: ClassVar[str] = "beams"
+    owns: ClassVar[frozenset[str]] = frozenset({"iterations", "cache", "roles"})
+    width: int = param(
+        1, "beams", "continuations of each prompt that a beam search keeps", low=1, high=64, word="beam_width"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Urgency(ServingTechnique):
+    """Whether who waits takes the place of less urgent ones that run; neutral: nobody does.
+
+    `drawn` says that priorities change while requests run.
+    """
+
+    family: ClassVar[str] = "urgency"
+
+    @property
+    def drawn(self) -> bool:
+        """Whether priorities change while requests run."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polling(ServingTechnique):
+    """When a scheduler takes new prompts; neutral: before every iteration."""
+
+    family: ClassVar[str] = "polling"
+
+
+FAMILIES: tuple[type[ServingTechnique], ...] = (
+    Beams,
+    Queue,
+    Urgency,
+    Adapters,
+    NanoBatches,
+    Partition,
+    ElasticParallel,
+    RemoteKV,
+    KVEviction,
+    Polling,
+)
 """Families of serving, in the order in which a deployment's line tells them."""
 
 _Family = TypeVar("_Family", bound=ServingTechnique)
@@ -166,6 +292,17 @@ def applied(deployment: Deployment) -> Iterator[ServingTechnique]:
     return (found[family.family] for family in FAMILIES if family.family in found)
 
 
+def step_tokens(deployment: Deployment) -> int:
+    """Tokens of one decoding request in a step [token]: its own and drafted ones, or one of each beam."""
+    return of(deployment, Beams).width + deployment.draft_tokens
+
+
+def fills(deployment: Deployment, slot: str) -> bool:
+    """Whether a technique or word of a deployment fills a slot."""
+    known = (*(each.slots() for each in applied(deployment)), *(slots for _, slots in _words_slots(deployment)))
+    return any(slot in slots for slots in known)
+
+
 def graph_texts(deployment: Deployment) -> tuple[str, ...]:
     """The techniques of a deployment that change the model's operators."""
     return tuple(text for text in deployment.technique if isinstance(listed(text), GraphRewrite))
@@ -187,13 +324,12 @@ def _hooks(texts: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
 @cache
 def check_techniques(one: Deployment) -> None:
     """Raises `PlanError` for techniques that do not go with each other or with the deployment's degrees."""
-    chosen = together(map(listed, one.technique))
+    chosen = tuple(map(listed, one.technique))
     for technique in chosen:
         if not isinstance(technique, ServingTechnique | GraphRewrite):
             raise PlanError(f"deployment: {technique.key} is one of the {technique.family}, which serving has not")
     _check_slots(one, chosen)
-    if one.priority_period and of(one, Queue).key not in ("", "arrival"):
-        raise PlanError("deployment: priority_period is modelled with the queue arrival; leave one of them out")
+    together(chosen)
     for technique in chosen:
         refused = technique.refusal(one) if isinstance(technique, ServingTechnique) else ""
         if refused:
@@ -201,8 +337,9 @@ def check_techniques(one: Deployment) -> None:
 
 
 def label(one: Technique) -> str:
-    """What a person calls a technique: the word that applies it, or its key."""
-    return getattr(one, "word", "") or one.key
+    """A technique by its key, and by the word that applies it where that is another."""
+    word = getattr(one, "word", "")
+    return f"{one.key} ({word})" if word not in ("", one.key) else one.key
 
 
 def _check_slots(one: Deployment, chosen: Sequence[Technique]) -> None:
@@ -212,7 +349,7 @@ def _check_slots(one: Deployment, chosen: Sequence[Technique]) -> None:
         for slot in sorted(slots):
             if slot in owners:
                 raise PlanError(
-                    f"deployment: {name} is not modelled with {owners[slot]}, both fill '{slot}'; leave one of them out"
+                    f"deployment: {owners[slot]} and {name} both fill '{slot}', which is not modelled; leave one out"
                 )
             owners[slot] = name
 
@@ -234,24 +371,11 @@ def _degree_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
 
 def _words_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
     """What the words fill that are no techniques yet."""
-    all_ = {"iterations", "cache", "contexts", "stages", "adapters"}
     said: tuple[tuple[str, object, set[str]], ...] = (
-        ("nano_tokens", one.nano_tokens, all_),
         ("draft_tokens", one.draft_tokens, {"iterations", "drafts"}),
-        ("adapters", one.adapters, {"adapters"}),
-        ("split", one.split, all_ | {"attention ranks", "roles", "host copies", "polling", "urgency", "kernels"}),
         ("expert_devices", one.expert_devices, {"iterations", "cache", "stages", "adapters", "expert ranks"}),
         ("tokens_stay", one.tokens_stay, {"host copies", "adapters", "drafts", "affinity"}),
         ("a pool", one.role is not Role.WHOLE, {"affinity"}),
-        ("borrows", one.borrows, all_ | {
-            "attention ranks", "roles", "host copies", "prefixes", "polling", "urgency",
-        }),
-        ("elastic_tokens", one.elastic_tokens, (all_ - {"adapters"}) | {
-            "attention ranks", "roles", "prefixes", "polling",
-        }),
-        ("beam_width", one.beam_width > 1, {"iterations", "cache", "roles"}),
-        ("receive_interval", one.receive_interval > 1, {"polling"}),
-        ("displaces", one.displaces, {"urgency"}),
         ("fresh_kernels", one.fresh_kernels, {"kernels"}),
     )  # fmt: skip
     yield from ((name, frozenset(slots)) for name, holds, slots in said if holds)

@@ -10,7 +10,7 @@ from ridgeline.errors import PlanError
 
 def param(
     default: float | bool | str | None, unit: str, help: str, *, low: float = 0.0, high: float = float("inf"),
-    whole: bool | None = None, word: str = "",
+    whole: bool | None = None, word: str = "", choices: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """A parameter of a technique: its default in `unit`, and the range [low, high] that it is defined for.
 
@@ -19,7 +19,16 @@ def param(
     """
     whole = isinstance(default, int) if whole is None else whole
     return field(
-        default=default, metadata={"unit": unit, "low": low, "high": high, "help": help, "whole": whole, "word": word}
+        default=default,
+        metadata={
+            "unit": unit,
+            "low": low,
+            "high": high,
+            "help": help,
+            "whole": whole,
+            "word": word,
+            "choices": choices,
+        },
     )
 
 
@@ -58,6 +67,8 @@ class Technique:
         if isinstance(one.default, bool | str):
             if not isinstance(value, type(one.default)):
                 raise PlanError(f"{place}, needs {'true or false' if isinstance(one.default, bool) else 'a word'}")
+            if one.metadata["choices"] and value not in one.metadata["choices"]:
+                raise PlanError(f"{place}, needs one of {', '.join(one.metadata['choices'])}")
             return
         whole = one.metadata["whole"]
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):

@@ -16,7 +16,7 @@ from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
 from ridgeline.scenario.serving_words import deployed, deployment_words, replaced
-from ridgeline.seams.serving import KVEviction, of
+from ridgeline.seams.serving import fills
 from ridgeline.search.expert_service import Known, Loads, placed, routes_of
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
@@ -215,12 +215,7 @@ def fleets(
     if cluster.secondary is not None:
         yield from _both_kinds(shapes, cluster, space)
         return
-    if (
-        not space.pools
-        or cluster.count < 2
-        or "instances" in stated
-        or any(of(one, KVEviction).cuts or one.split or one.borrows or one.elastic_tokens for one in shapes)
-    ):
+    if not space.pools or cluster.count < 2 or "instances" in stated or any(fills(one, "roles") for one in shapes):
         return
     plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs and not one.tokens_stay]
     smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape
@@ -236,15 +231,9 @@ def _long_prompts(
 ) -> Iterator[Deployment]:
     """The same instances that borrow room, where a request is longer than a cache, or merge for long prompts."""
     plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1 and not one.expert_devices
-    if not plain or one.borrows or one.elastic_tokens or one.split or one.adapters or one.nano_tokens:
+    if not plain or any(fills(one, slot) for slot in ("cache", "adapters", "iterations", "urgency", "roles")):
         return
-    if (
-        of(one, KVEviction).cuts
-        or one.draft_tokens
-        or one.displaces
-        or one.prefix_cache
-        or one.preemption is Preemption.SWAP
-    ):
+    if one.prefix_cache or one.preemption is Preemption.SWAP:
         return
     if int(np.max(traffic.prompt_tokens)) >= space.long_tokens:
         yield replaced(one, elastic_tokens=space.elastic_tokens)

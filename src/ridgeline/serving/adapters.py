@@ -20,6 +20,7 @@ from ridgeline.errors import PlanError
 from ridgeline.graph.ops import Role
 from ridgeline.lower.pieces import Elementwise, Experts, Product, Served
 from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import Adapters, of
 from ridgeline.serving.state import Array, Whole
 
 _SEED = 0  # of whose requests are for which adapter
@@ -28,9 +29,9 @@ _DOWN = {Role.UP: Role.DOWN, Role.SHARED_UP: Role.SHARED_DOWN}  # the last produ
 _PARTS = {"attention": ("attention", "out"), "all": ("attention", "out", "feed", "shared")}
 
 
-def popularity(one: Deployment) -> Array:
+def popularity(one: Adapters) -> Array:
     """Share of requests that are for each adapter, (A,): a power law of its place [1]."""
-    weights = np.arange(1.0, float(one.adapters + 1)) ** -one.adapter_skew
+    weights = np.arange(1.0, float(one.count + 1)) ** -one.skew
     return np.asarray(weights / weights.sum())
 
 
@@ -44,9 +45,9 @@ def distinct(shares: Array, sequences: ArrayLike) -> Array:
     return np.asarray((1.0 - (1.0 - shares) ** count[..., None]).sum(axis=-1))
 
 
-def drawn(one: Deployment, requests: int) -> Whole:
+def drawn(one: Adapters, requests: int) -> Whole:
     """The adapter that each request is for, (R,)."""
-    return np.random.default_rng(_SEED).choice(one.adapters, size=requests, p=popularity(one)).astype(np.int64)
+    return np.random.default_rng(_SEED).choice(one.count, size=requests, p=popularity(one)).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,39 +64,40 @@ class _Adapted:
         return rank * (self.slices * self.k + self.n)
 
 
-def _products(served: Served, one: Deployment) -> list[_Adapted]:
+def _products(served: Served, one: Adapters) -> list[_Adapted]:
     """The products of all layers that adapters change; queries, keys and values, and gate and up, are slices of one."""
     found = []
     for kind in served.kinds:
-        if one.adapter_on == "all" and any(isinstance(piece, Experts) for piece in kind.pieces):
+        if one.on == "all" and any(isinstance(piece, Experts) for piece in kind.pieces):
             raise PlanError("deployment: adapters on routed experts are not modelled; take adapter_on = attention")
         inner = {piece.role: piece.k for piece in kind.pieces if isinstance(piece, Product)}
         for piece in kind.pieces:
-            if isinstance(piece, Product) and piece.part in _PARTS[one.adapter_on]:
+            if isinstance(piece, Product) and piece.part in _PARTS[one.on]:
                 down = inner.get(_DOWN.get(piece.role, Role.OTHER))
                 slices = 3.0 if piece.role is Role.QKV else piece.n / down if piece.role in _DOWN and down else 1.0
                 found.append(_Adapted(k=piece.k, n=piece.n, count=kind.count * piece.count, slices=slices))
     return found
 
 
-def adapter_bytes(served: Served, one: Deployment) -> float:
+def adapter_bytes(served: Served, one: Adapters) -> float:
     """One adapter on one device [byte]: 2 r (s k + n) of every product of s slices, divided as the products are."""
-    return _BYTES * sum(each.count * each.numbers(one.adapter_rank) for each in _products(served, one))
+    return _BYTES * sum(each.count * each.numbers(one.rank) for each in _products(served, one))
 
 
-def kept_bytes(served: Served, one: Deployment) -> float:
+def kept_bytes(served: Served, deployment: Deployment) -> float:
     """The adapters that are kept on one device [byte]."""
-    if not one.adapters:
+    one = of(deployment, Adapters)
+    if not one.count:
         return 0.0
-    return (one.adapter_slots or one.adapters) * adapter_bytes(served, one) / one.pp
+    return (one.on_device or one.count) * adapter_bytes(served, one) / deployment.pp
 
 
-def adapter_kernels(served: Served, one: Deployment) -> float:
+def adapter_kernels(served: Served, one: Adapters) -> float:
     """Launches that adapters add to one iteration [1]: a shrink and an expand for every product."""
-    return 2.0 * sum(each.count for each in _products(served, one)) if one.adapters else 0.0
+    return 2.0 * sum(each.count for each in _products(served, one)) if one.count else 0.0
 
 
-def token_seconds(served: Served, one: Deployment, prices: ServedPrices, tokens: Array) -> Seconds:
+def token_seconds(served: Served, one: Adapters, prices: ServedPrices, tokens: Array) -> Seconds:
     """What shrinks and expands of T tokens take beside their matrices, (T,) [s].
 
     Both kernels wait for memory: activations of k + n + 2 s r numbers a token, read or written, and two launches.
@@ -103,14 +105,14 @@ def token_seconds(served: Served, one: Deployment, prices: ServedPrices, tokens:
     """
     total = nothing(tokens.shape)
     for each in _products(served, one):
-        elements = each.k + each.n + 2.0 * each.slices * one.adapter_rank
+        elements = each.k + each.n + 2.0 * each.slices * one.rank
         asked = Elementwise(name="adapter", elements=elements, kernels=2.0)
         total = total + prices.stream(asked, tokens).times(each.count)
     return total
 
 
-def sequence_seconds(served: Served, one: Deployment, prices: ServedPrices, sequences: Array) -> Seconds:
+def sequence_seconds(served: Served, one: Adapters, prices: ServedPrices, sequences: Array) -> Seconds:
     """What reading the matrices of the different adapters among N sequences takes, (N,) [s]."""
-    different = np.minimum(distinct(popularity(one), sequences), float(one.adapter_slots or one.adapters))
+    different = np.minimum(distinct(popularity(one), sequences), float(one.on_device or one.count))
     each = adapter_bytes(served, one) / 2.0  # a pass is over numbers of two bytes
     return prices.stream(Elementwise(name="adapters", elements=each, kernels=0.0), different)

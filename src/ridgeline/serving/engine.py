@@ -19,7 +19,17 @@ from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.seams.resolve import rewritten
-from ridgeline.seams.serving import applied, check_techniques, graph_texts, label
+from ridgeline.seams.serving import (
+    Adapters,
+    Beams,
+    ElasticParallel,
+    applied,
+    check_techniques,
+    graph_texts,
+    label,
+    of,
+    step_tokens,
+)
 from ridgeline.serving.apart import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
 from ridgeline.serving.loans import preemption_of
@@ -85,9 +95,9 @@ class Engine:
     def tables(self, *, longest_prompt: int, longest: int) -> StepTables:
         """The tables of iterations for prompts and contexts up to these lengths [token]."""
         budget = min(self.policy.token_budget, max(longest_prompt, 1) * self.policy.max_seqs)
-        whole = not self.policy.chunked or self.deployment.elastic_tokens is not None
+        whole = not self.policy.chunked or of(self.deployment, ElasticParallel).applied
         most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs)
-        most = int(most * self.deployment.step_tokens)
+        most = int(most * step_tokens(self.deployment))
         captured = self.graphs[-1] if self.graphs else 0
         return self.steps.tables(
             most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest,
@@ -210,7 +220,7 @@ def engine(
         graph_rows=float(max(policy.graph_sizes, default=0)), apart_wait_s=policy.apart_reduce_s,
         pass_bytes=policy.pass_bytes, half_sums=policy.half_sums, earlier=policy.earlier_attention,
         choice_wait_s=policy.choice_wait_s, all_meet=policy.prompts_meet and deployment.role is Role.PREFILL,
-        pipelined=policy.pipelined, beams=deployment.beam_width,
+        pipelined=policy.pipelined, beams=of(deployment, Beams).width,
     )  # fmt: skip
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     found = Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
@@ -247,21 +257,11 @@ def _traits(model: Model) -> ModelTraits:
 def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
     """Raises where what is said of preemption has no meaning."""
     way = preemption_of(deployment, policy)
-    beside = deployment.swap_beside and not deployment.adapter_slots
+    beside = deployment.swap_beside and not of(deployment, Adapters).on_device
     if (deployment.swap_blocks or beside) and way != Preemption.SWAP.value:
         raise PlanError(
             f"deployment: swap_blocks and swap_beside are about caches that go to the host, preemption is {way};"
             " say preemption swap as well, or leave them out"
-        )
-    if deployment.split and (way == Preemption.SWAP.value or policy.scheduler in ("static", "single")):
-        raise PlanError(
-            f"deployment: split, but {policy.name} is {policy.scheduler} and its preemption is {way}; a device is"
-            " divided where engines batch continuously and recompute: take such an engine, or say preemption recompute"
-        )
-    if deployment.displaces and policy.scheduler in ("static", "single"):
-        raise PlanError(
-            f"deployment: displaces, but {policy.name}'s batches start and end together; take an engine that batches"
-            " continuously"
         )
 
 

@@ -12,6 +12,7 @@ from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, Recurrence, Served
 from ridgeline.plan.deployment import Deployment, Preemption
+from ridgeline.seams.serving import RemoteKV
 
 if TYPE_CHECKING:
     from ridgeline.serving.step import StepModel
@@ -26,7 +27,7 @@ def preemption_of(deployment: Deployment, policy: EnginePolicy) -> str:
 
 
 def loan_numbers(
-    steps: StepModel, policy: EnginePolicy, *, blocks: int, stride: int, move_token_s: float
+    steps: StepModel, policy: EnginePolicy, asked: RemoteKV, *, blocks: int, stride: int, move_token_s: float
 ) -> dict[str, float]:
     """The numbers of `state.RULE` about room at an instance `stride` devices away.
 
@@ -59,8 +60,8 @@ def loan_numbers(
     near, far = (sum(many * _read_s(steps, core, length) for many, core in cores) for length in _LONG_CONTEXTS)
     return {
         "borrows": 1,
-        "owe": _ANY if one.owe_share is None else int(one.owe_share * blocks),
-        "lend_share": constant("serve.lend_share") if one.lend_share is None else one.lend_share,
+        "owe": _ANY if asked.owe_share is None else int(asked.owe_share * blocks),
+        "lend_share": constant("serve.lend_share") if asked.lend_share is None else asked.lend_share,
         "lend_token_s": move_token_s,
         "ask_start_s": 2.0 * sum(many for many, _ in cores) * float(send_seconds(1.0, stride, steps.machine)),
         "ask_s": some - none,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
-from ridgeline.seams.serving import KVEviction, of
+from ridgeline.seams.serving import KVEviction, NanoBatches, of, step_tokens
 from ridgeline.serving.apart import expert_layers, micro_batches_s
 from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.engine import Engine
@@ -225,7 +225,7 @@ def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
 
 def _cut(one: Engine, tokens: float) -> bool:
     """Whether an iteration of so many tokens is two nano-batches."""
-    least = one.deployment.nano_tokens
+    least = of(one.deployment, NanoBatches).tokens
     return least is not None and tokens >= max(least, 2)
 
 
@@ -243,7 +243,7 @@ def _halves(
 
     compute, memory = at(nano.compute, nano.head_compute), at(nano.memory, nano.head_memory)
     compute, memory = (compute + attention, memory) if prompts else (compute, memory + attention)
-    network, links_only = at(nano.network, nano.head_network), one.deployment.two_batch_overlap
+    network, links_only = at(nano.network, nano.head_network), of(one.deployment, NanoBatches).links_only
     return dict(zip(_NANO, side_by_side(compute, memory, network, links_only=links_only), strict=True))
 
 
@@ -269,7 +269,7 @@ def _apart(
 
 
 def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, Seconds]:
-    tokens = sequences * one.deployment.step_tokens
+    tokens = sequences * step_tokens(one.deployment)
     if tables.apart is not None:
         read = _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context)
         return _apart(one, tables, tokens, sequences, read, prompts=False)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import DomainError, PlanError
 from ridgeline.plan.deployment import Role, Router
-from ridgeline.seams.serving import hooks_of
+from ridgeline.seams.serving import Adapters, applied, hooks_of, of
 from ridgeline.serving import loop, state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
@@ -153,7 +153,7 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_start, dtype=np.int64),
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
         0 if clients is None else int(clients.max()) + 1,
-        engines[0].deployment.adapters if rules["slots"].any() else 0,
+        of(engines[0].deployment, Adapters).count if rules["slots"].any() else 0,
         traffic.requests if borrows else 0,
     )
     requests = _requests(traffic)
@@ -174,7 +174,7 @@ def replay_tables(
     )
     clock.system["by_priority"] |= redraws
     if rules["slots"].any():
-        requests["adapter"] = drawn(engines[0].deployment, traffic.requests)
+        requests["adapter"] = drawn(of(engines[0].deployment, Adapters), traffic.requests)
     if clients is not None:
         requests["client"] = clients
     requests["front_s"] = front_seconds(engines[0], traffic)
@@ -191,7 +191,7 @@ def _rules(
 ) -> Records:
     """The rule of each engine, with the batch no wider than there are requests."""
     moves = any(
-        one.deployment.role is not Role.WHOLE or one.deployment.borrows or one.deployment.elastic_tokens
+        one.deployment.role is not Role.WHOLE or any(technique.between for technique in applied(one.deployment))
         for one in engines
     )
     takers = [one for one in engines if one.deployment.role is Role.DECODE]

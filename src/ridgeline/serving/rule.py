@@ -10,24 +10,18 @@ import numpy as np
 
 from ridgeline.cost.host_times import dispatch_seconds, host_slowness
 from ridgeline.cost.network import send_seconds
-from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Recurrence
-from ridgeline.plan.deployment import Deployment, Hold, Preemption, Role
-from ridgeline.seams.serving import KVEviction, applied, of
-from ridgeline.serving.adapters import adapter_bytes
+from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.seams.serving import Instance, applied, step_tokens
 from ridgeline.serving.apart import expert_layers
 from ridgeline.serving.drafting import draft_shares
-from ridgeline.serving.loans import loan_numbers, preemption_of
-from ridgeline.serving.nano import shares
+from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.state import (
-    EACH_LOOK,
     MIXED_BATCHES,
     PREFILL_FIRST,
     RULE,
     STATIC,
-    WHEN_ALL,
-    WHEN_FULL,
     Records,
 )
 from ridgeline.serving.step import StepTables
@@ -36,7 +30,6 @@ if TYPE_CHECKING:
     from ridgeline.serving.engine import Engine
 
 _SCHEDULERS = {"prefill-first": PREFILL_FIRST, "mixed": MIXED_BATCHES, "static": STATIC, "single": STATIC}
-_HOLDS = {Hold.LOOK: EACH_LOOK, Hold.ALL: WHEN_ALL, Hold.FULL: WHEN_FULL}
 _DRAWING = {"": (), "prompts": (Role.PREFILL,), "all": (Role.PREFILL, Role.DECODE)}
 _LONGEST_PERIOD = 32  # steps in which blocks of sequences that gain several tokens a step are counted
 
@@ -50,11 +43,11 @@ def rule_of(
     drafting = draft_shares(deployment, layers)
     overlapped = policy.overlapped_host and (deployment.role is not Role.PREFILL or policy.prompt_pools_overlap)
     eager = one.prefill_graph_tokens == 0.0
-    late = overlapped and policy.late_results and eager and deployment.role is Role.WHOLE and not deployment.split
+    late = overlapped and policy.late_results and eager and deployment.role is Role.WHOLE
     rule = np.zeros((), dtype=RULE)
     values = {
         **_scheduling(one, prefix_tokens),
-        **_moving(one, stride, takers),
+        **moving(one, stride, takers),
         "eager_s": _launched_s(one, tables.kernels + _scans(one) * policy.scan_kernels),
         "build_s": policy.scan_build_s if deployment.fresh_kernels and _scans(one) else 0.0,
         "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
@@ -63,7 +56,7 @@ def rule_of(
         "draws_rank": deployment.role in _DRAWING[policy.drawn_ranks],
         "stands": policy.taking_in_stands and deployment.role is Role.DECODE,
         "overlapped": overlapped,
-        "ahead": overlapped and not deployment.split,
+        "ahead": overlapped,
         "late_results": late,
         "prefill_graphs": one.prefill_graph_tokens,
         "balance": max(1.0, deployment.pp * tables.stage_share),
@@ -72,51 +65,19 @@ def rule_of(
         "part_tokens": float(policy.part_tokens if one.lanes < deployment.pp else 0),
         "send_start_s": tables.send_start_s,
         "send_s": tables.send_s,
-        "drafted": float(deployment.step_tokens - 1),
+        "drafted": float(step_tokens(deployment) - 1),
         "gained": deployment.gained,
         "draft_share": deployment.draft_depth * drafting[0],
         "draft_prompt": drafting[1],
-        "nano_tokens": deployment.nano_tokens or 0,
         "exposed_s": policy.exposed_host_s,
-        "split_share": deployment.split_share or 0.0,
-        "split_slack": deployment.split_slack or 0.0,
-        "split_fill": constant("serve.split_fill") if deployment.split_fill is None else deployment.split_fill,
         "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
         "expert_layers": float(sum(count for count, _ in expert_layers(one.steps.served))),
-        "slots": deployment.adapter_slots or 0,
-        "load_s": _load_s(one),
-        **(_borrowing(one, stride) if deployment.borrows else {}),
-        **(_merging(one, stride) if deployment.elastic_tokens else {}),
     }
-    if deployment.nano_tokens or deployment.split:
-        values["memory_sms"], values["link_sms"] = shares(links_only=deployment.two_batch_overlap)
     for technique in applied(deployment):
         values |= technique.numbers(one, stride)
     for name, value in values.items():
         rule[name] = value
     return rule
-
-
-def _merging(one: Engine, stride: int) -> dict[str, float]:
-    """What a prompt costs that instances `stride` devices apart compute together, as `state.RULE` says it."""
-    if one.policy.scheduler not in ("mixed", "prefill-first"):
-        raise PlanError(
-            f"deployment: elastic_tokens, but {one.policy.name} is {one.policy.scheduler}; instances merge where"
-            " iterations are formed one by one"
-        )
-    start = float(send_seconds(1.0, stride, one.machine)) if stride else 0.0
-    return {
-        "elastic": float(one.deployment.elastic_tokens or 0),
-        "ring_start_s": start * len(one.model.graph.layers),
-    }
-
-
-def _borrowing(one: Engine, stride: int) -> dict[str, float]:
-    """What room costs at an instance `stride` devices away, as `state.RULE` says it."""
-    return loan_numbers(
-        one.steps, one.policy, blocks=one.capacity.cache_tokens // one.policy.block_tokens, stride=stride,
-        move_token_s=_moving(one, stride)["move_token_s"],
-    )  # fmt: skip
 
 
 def _launched_s(one: Engine, kernels: float) -> float:
@@ -134,12 +95,6 @@ def _scans(one: Engine) -> int:
     )
 
 
-def _load_s(one: Engine) -> float:
-    """Time to load one adapter from host memory, every device its part [s]."""
-    each = adapter_bytes(one.steps.served, one.deployment) / one.deployment.pp
-    return each / one.machine.cluster.host.device_bytes_per_s
-
-
 def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     """How iterations are filled and what admission asks for."""
     policy, deployment = one.policy, one.deployment
@@ -147,16 +102,12 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     period, growth = growth_of(tokens, deployment.gained)
     blocks = one.capacity.cache_tokens * (deployment.pp // one.lanes) // tokens
     keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
-    elsewhere = deployment.borrows or deployment.elastic_tokens is not None  # or parts of them are
-    keeps = keeps and not (deployment.adapters or of(deployment, KVEviction).cuts or elsewhere)  # not alike, or cut
+    keeps = keeps and not any(technique.forgets_prefixes for technique in applied(deployment))
     preemption = preemption_of(deployment, policy)
     return {
-        "scheduler": PREFILL_FIRST if deployment.split else _SCHEDULERS[policy.scheduler],
-        "split": deployment.split,
+        "scheduler": _SCHEDULERS[policy.scheduler],
         "chunked": policy.chunked,
-        "receive_steps": deployment.receive_interval,
-        "holds": _HOLDS[deployment.hold],
-        "enough": deployment.hold_share * policy.token_budget,
+        "receive_steps": 1,
         "token_budget": policy.token_budget,
         "max_seqs": policy.max_seqs,
         "block_tokens": tokens,
@@ -167,9 +118,6 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
         "reserve": _reserve(one),
         "swaps": preemption == Preemption.SWAP.value,
         "beside": deployment.swap_beside,
-        "displaces": deployment.displaces,
-        "redraws": deployment.priority_period or 0,
-        "levels": deployment.priority_levels,
         "ranks": deployment.dp * one.lanes,
         "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
     }
@@ -187,7 +135,7 @@ def _reserve(one: Engine) -> float:
     return {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0)
 
 
-def copies_sent(one: Engine, taker: Engine) -> float:
+def copies_sent(one: Instance, taker: Engine) -> float:
     """How often a rank sends the cache that it holds of a request to an instance of another pool [1].
 
     c = max(1, t' b' / (t b)), t ranks that share a request and b bytes of a token's cache that each of them holds; 1
@@ -202,7 +150,7 @@ def copies_sent(one: Engine, taker: Engine) -> float:
     return max(1.0, taken / given) if given else 1.0
 
 
-def _moving(one: Engine, stride: int, takers: Sequence[Engine] = ()) -> dict[str, float]:
+def moving(one: Instance, stride: int, takers: Sequence[Engine] = ()) -> dict[str, float]:
     """What it takes to move a token's cache to the host, and to one of `takers`, `stride` devices away [s].
 
     To the host: its bytes over the link, or issuing the copies where that takes longer, one for each layer's keys

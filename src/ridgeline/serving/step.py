@@ -27,7 +27,7 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.seams.serving import KVEviction, of
+from ridgeline.seams.serving import Adapters, Beams, KVEviction, NanoBatches, Partition, of
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
@@ -174,8 +174,8 @@ class StepModel:
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
             send_s=token_s,
             send_start_s=start_s,
-            nano=self._nano(tokens, sequences, n, c) if self.deployment.nano_tokens else None,
-            split=self._split(tokens, sequences) if self.deployment.split else None,
+            nano=self._nano(tokens, sequences, n, c) if of(self.deployment, NanoBatches).applied else None,
+            split=self._split(tokens, sequences) if of(self.deployment, Partition).applied else None,
             apart=self._apart(tokens) if self.deployment.expert_devices is not None else None,
         )
 
@@ -205,9 +205,10 @@ class StepModel:
             lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
         if self.deployment.expert_devices is not None:
             lane, shared = lane + shared, nothing(tokens.shape)
-        if self.deployment.adapters:
-            lane = lane + token_seconds(self.served, self.deployment, self.prices, tokens)
-            head = head + sequence_seconds(self.served, self.deployment, self.prices, sequences)
+        adapters = of(self.deployment, Adapters)
+        if adapters.count:
+            lane = lane + token_seconds(self.served, adapters, self.prices, tokens)
+            head = head + sequence_seconds(self.served, adapters, self.prices, sequences)
         return lane, shared, head
 
     def _routed(self, pieces: PieceTimes, tokens: Array, group_tokens: Array) -> Seconds:
@@ -293,9 +294,10 @@ class StepModel:
         decoderMaskedMultiheadAttention/decoderMaskedMultiheadAttentionTemplate.h: batch_beam_idx, beam0_context_length.
         """
         once = self._pieces.mixers("decode", (sequences, context), partial(self._tokens, sequences, context))
-        if self.deployment.beam_width == 1:
+        width = of(self.deployment, Beams).width
+        if width == 1:
             return once
-        beams = sequences * self.deployment.beam_width
+        beams = sequences * width
         each = self._pieces.mixers("decode", (beams, context), partial(self._tokens, beams, context))
         return replace(each, low=np.minimum(once.low, each.low))
 

@@ -30,6 +30,8 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import Adapters
+from ridgeline.seams.serving import of as chosen
 from ridgeline.serving.adapters import adapter_kernels
 from ridgeline.serving.launches import launches, served_counts
 from ridgeline.serving.nano import sorted_out
@@ -189,7 +191,7 @@ class PieceTimes:
     def kernels(self) -> float:
         """Launches of one iteration [1]."""
         counts, casts = served_counts(), self.prices.casts
-        return adapter_kernels(self._served, self._deployment) + sum(
+        return adapter_kernels(self._served, chosen(self._deployment, Adapters)) + sum(
             count * sum(launches(piece, counts, casts) for piece in pieces) for count, pieces in self._pieces()
         )
 

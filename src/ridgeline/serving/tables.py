@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ridgeline.seams.serving import RemoteKV, of
 from ridgeline.serving.clock import Times
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import NanoTables
@@ -68,7 +69,9 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
         found |= {"busy": table.split.busy.mid, "head_busy": table.split.head_busy.mid}
     if table.apart is not None:
         found["send"] = table.apart.send.mid
-    lines = table.split or table.apart or one.deployment.borrows  # steps that more than one thing may bind
+    lines = (
+        table.split or table.apart or of(one.deployment, RemoteKV).applied
+    )  # steps that more than one thing may bind
     decode = table.nano.decode if table.nano else table.decode if lines else None
     if decode is not None:
         found["nano_decode"] = np.broadcast_to(decode.mid, decode_shape)

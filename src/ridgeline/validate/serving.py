@@ -19,6 +19,7 @@ from ridgeline.facts.benchmark_settings import Run
 from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Preemption, Router
+from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
@@ -208,7 +209,7 @@ def _with(pool: Deployment, settings: RunSettings) -> Deployment:
         changes["alike"] = True
     if settings.version:
         changes["version"] = settings.version
-    return replace(pool, **changes)
+    return replaced(pool, **changes)
 
 
 def _tuned(job: ServedJob, pool: Deployment, settings: RunSettings) -> Deployment:

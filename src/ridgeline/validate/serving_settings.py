@@ -17,7 +17,7 @@ from ridgeline.facts.readings import reading, tell_recipe
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.graph.model import Model, op_params
 from ridgeline.graph.ops import Region
-from ridgeline.plan.deployment import Deployment, Hold
+from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.metrics import Objective
 from ridgeline.validate.serving_rows import ServedJob
 
@@ -136,10 +136,10 @@ class RunSettings:
         if self.receive_interval is not None:
             return {"receive_interval": self.receive_interval}
         if ranks > 1 and self.attention_wait_steps:
-            return {"receive_interval": self.attention_wait_steps, "hold": Hold.ALL}
+            return {"receive_interval": self.attention_wait_steps, "hold": "all"}
         if ranks == 1 and self.batch_wait_steps:
             share = {} if self.batch_wait_share is None else {"hold_share": self.batch_wait_share}
-            return {"receive_interval": self.batch_wait_steps, "hold": Hold.FULL} | share
+            return {"receive_interval": self.batch_wait_steps, "hold": "full"} | share
         return {}
 
 

@@ -1,0 +1,1 @@
+"""Adapters: matrices beside a model that requests ask for by name."""

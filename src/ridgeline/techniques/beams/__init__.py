@@ -1,0 +1,1 @@
+"""Beams: several continuations of every prompt at once."""

@@ -1,0 +1,29 @@
+"""Beam search: several continuations of every prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ridgeline.seams.serving import Beams
+from ridgeline.seams.technique import param
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamSearch(Beams):
+    """Beam search keeps the likeliest continuations of a prompt: each is a token of every step, of which one is gained.
+
+    Room is counted for one of them.
+    """
+
+    key: ClassVar[str] = "beam-search"
+    word: ClassVar[str] = "beam_width"
+    off: ClassVar[int | None] = 1
+    source: ClassVar[tuple[str, ...]] = ("tensorrt-llm",)
+    width: int = param(
+        4, "beams", "continuations of each prompt that a beam search keeps", low=1, high=64, word="beam_width"
+    )
+
+    def told(self) -> str:
+        """How many."""
+        return f"{self.width} beams"

@@ -1,0 +1,1 @@
+"""Elastic parallelism: prompts that several instances compute together."""

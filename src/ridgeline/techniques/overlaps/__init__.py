@@ -1,0 +1,1 @@
+"""Overlaps: iterations cut in two, whose kernels run side by side."""

@@ -1,0 +1,1 @@
+"""Partitions: one device divided between prompts and decode steps."""

@@ -1,0 +1,1 @@
+"""Polling: when a scheduler takes new prompts."""

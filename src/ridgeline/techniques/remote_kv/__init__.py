@@ -1,0 +1,1 @@
+"""Remote KV: a part of a cache in the memory of other instances."""

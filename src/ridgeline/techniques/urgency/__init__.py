@@ -1,0 +1,1 @@
+"""Urgency: who gives way to whom."""
