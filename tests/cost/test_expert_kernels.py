@@ -106,9 +106,9 @@ def test_deepep_sends_tokens_of_few_ranks_too(prompts: bool) -> None:
         for combine in (False, True)
     ]
     parts = [by_name(replace(way, engine="sglang")) for way in ways]
-    found = prices("SGLang", "deepep", prompts=prompts).trade(TRADE, ROWS)
+    found = prices("SGLang", "deepep", prompts=prompts).expert_all_to_all(TRADE, ROWS)
     np.testing.assert_allclose(found.mid, parts[0] + parts[1], rtol=1e-8)
-    assert (found.mid != prices("SGLang", "", prompts=prompts).trade(TRADE, ROWS).mid).all()
+    assert (found.mid != prices("SGLang", "", prompts=prompts).expert_all_to_all(TRADE, ROWS).mid).all()
 
 
 @pytest.mark.parametrize(("engine", "gather"), [("SGLang", "none"), ("vLLM", "allgather_reducescatter")])
@@ -118,8 +118,8 @@ def test_many_ranks_gather_all_tokens_where_a_backend_does(engine: str, gather: 
     trade, size = replace(TRADE, ranks=72), 2.0 * 7168 * rows
     by = prices(engine, gather, on=where)
     both = by.collective(CollectiveKind.ALL_GATHER, size, 72) + by.collective(CollectiveKind.REDUCE_SCATTER, size, 72)
-    np.testing.assert_allclose(by.trade(trade, rows).mid, both)
-    assert (prices(engine, "", on=where).trade(trade, rows).mid < 0.5 * both).all()
+    np.testing.assert_allclose(by.expert_all_to_all(trade, rows).mid, both)
+    assert (prices(engine, "", on=where).expert_all_to_all(trade, rows).mid < 0.5 * both).all()
     layer = replace(EXPERTS, count=288, ranks=72)
     np.testing.assert_array_equal(
         by.experts(layer, rows).mid, prices(engine, "", on=where).experts(layer, rows).mid
@@ -137,16 +137,16 @@ def test_vllm_sends_tokens_in_the_way_that_its_word_says(backend: str, prompts: 
     layer = replace(EXPERTS, ranks=16)
     np.testing.assert_allclose(found.experts(layer, ROWS).mid, expected.experts(layer, ROWS).mid, rtol=1e-8)
     other = prices("vLLM", "deepep_high_throughput" if quick else "deepep_low_latency", prompts=prompts, on=where)
-    assert (found.trade(trade, ROWS).mid != other.trade(trade, ROWS).mid).all()
+    assert (found.expert_all_to_all(trade, ROWS).mid != other.expert_all_to_all(trade, ROWS).mid).all()
 
 
 def test_tokens_are_gathered_by_all_reduces_where_an_engine_does_so() -> None:
     """SGLang's prompts: a buffer of all ranks' tokens is summed, and the sums of all; 8,192 tokens of 7,168 in bf16."""
     own = OwnKernels(all_meet=True)
-    found = ServedPrices(B200, Formats(feed="fp8_block"), engine="SGLang", own=own).trade(TRADE, ROWS)
+    found = ServedPrices(B200, Formats(feed="fp8_block"), engine="SGLang", own=own).expert_all_to_all(TRADE, ROWS)
     whole = all_reduce_seconds(2.0 * 7168 * ROWS, 8, B200, engine="sglang")
     np.testing.assert_allclose(found.mid, 2.0 * whole)
-    gathering = prices("SGLang", "").trade(TRADE, ROWS)
+    gathering = prices("SGLang", "").expert_all_to_all(TRADE, ROWS)
     assert 1.5 < found.mid[1] / gathering.mid[1] < 2.5
 
 
@@ -157,7 +157,7 @@ def test_tokens_in_the_experts_format_are_fewer_bytes_to_gather(engine: str, bac
     """NVFP4: 4 bits and a scale of 8 for each 16, 9/32 of 16; sums come back in 16 bits, whoever else meets."""
     own = OwnKernels(all_meet=True)
     named = ServedPrices(B200, Formats(feed="nvfp4"), own=own, engine=engine, expert_backend=backend, prompts=True)
-    found = named.trade(TRADE, ROWS)
+    found = named.expert_all_to_all(TRADE, ROWS)
     size = 2.0 * 7168 * ROWS
     plain = prices("SGLang", "")
     parts = [

@@ -88,7 +88,7 @@ def test_scans_without_kernels_of_their_own_move_their_bytes() -> None:
     [("bf16", False, False), ("fp8", False, True), ("fp8", True, False), ("nvfp4", True, True)],
 )
 def test_narrow_inputs_are_cast_by_kernels_unless_scales_are_known(feed: str, static: bool, cast: bool) -> None:
-    assert ServedPrices(H200, Formats(feed=feed, static=static)).casts(PIECE) is cast
+    assert ServedPrices(H200, Formats(feed=feed, static=static)).quantizes_activations(PIECE) is cast
 
 
 def test_matrix_engines_apart_from_a_devices_cores_read_weights_at_its_memory_rate() -> None:

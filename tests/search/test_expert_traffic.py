@@ -128,13 +128,13 @@ def test_rows_of_ranks_alike_are_even_all_to_alls() -> None:
     tokens = np.array([64.0, 1024.0])
     plain = ExpertAllToAll(width=4096, ranks=16, top_k=2, experts=8, stay=True)
     even = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens, 16)
-    assert prices.trade(plain, 16 * tokens).mid == pytest.approx(2 * even)
+    assert prices.expert_all_to_all(plain, 16 * tokens).mid == pytest.approx(2 * even)
     # rows beyond the node bind: a quarter of them is a quarter of the bytes
     found = path(where, 16, 1)
     assert found.outer_bytes_per_s < found.inner_bytes_per_s
     less = ExpertAllToAll(width=4096, ranks=16, top_k=2, experts=8, stay=True, inside=0.1, between=3 * 8 / 16 / 4)
     quarter = prices.collective(CollectiveKind.ALL_TO_ALL, 1.5 * 2 * 4096 * tokens / 4, 16)
-    assert prices.trade(less, 16 * tokens).mid == pytest.approx(2 * quarter)
+    assert prices.expert_all_to_all(less, 16 * tokens).mid == pytest.approx(2 * quarter)
 
 
 def test_a_service_pays_what_its_placement_sends() -> None:
@@ -176,7 +176,8 @@ def test_new_cache_goes_to_all_ranks() -> None:
 
     (piece,) = {piece for kind in found.steps.served.kinds for piece in kind.pieces if isinstance(piece, Experts)}
     own = (
-        32 * (prices.trade(trade, rows).mid + prices.experts(piece, rows).mid) + prices.gathered(rows * 131_072, 8).mid
+        32 * (prices.expert_all_to_all(trade, rows).mid + prices.experts(piece, rows).mid)
+        + prices.gathered(rows * 131_072, 8).mid
     )
     assert tables.group.mid[at] == pytest.approx(own[0])
 

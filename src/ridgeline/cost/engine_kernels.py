@@ -74,7 +74,7 @@ class OwnKernels:
     beams: int = 1
 
     @property
-    def lent(self) -> bool:
+    def stand_ins(self) -> bool:
         """Whether measured kernels of others stand for its own."""
         return self.unmeasured or self.per_query or (min(self.shares) < 1.0 and not self.shared_form)
 

@@ -377,17 +377,17 @@ class Residuals:
         return self.low[band] / reach, self.high[band] * reach
 
 
-def model_seconds(question: Question, model: FittedModel, *, lent: bool) -> Seconds:
+def model_seconds(question: Question, model: FittedModel, *, stand_ins: bool) -> Seconds:
     """The price of a question's sizes with its interval, and how much of this is each shape's own [s].
 
-    own = sqrt(1 - shared) of each end's distance. With `lent` others' kernels stand for the engine's, as devices stand
-    for a stranger: the interval is at least that of what devices have in common.
+    own = sqrt(1 - shared) of each end's distance. With `stand_ins` others' kernels stand for the engine's, as devices
+    stand for a stranger: the interval is at least that of what devices have in common.
     """
     priced, (low, high, used), shape = model.price(question.sizes)
     mid, compute, memory = (priced[:, index].reshape(shape) for index in range(3))
     band = np.searchsorted(BANDS_S, priced[:, 0], side="right")
     shared = np.array([kernel.fit.shared for kernel in model.kernels])[used, band]
-    if lent:
+    if stand_ins:
         known = rung_interval(question.family, "common", judged_form(question.form, model.kernels[0].fit.form))
         low, high = np.minimum(low, np.asarray(known.low)[band]), np.maximum(high, np.asarray(known.high)[band])
         shared = np.minimum(shared, np.asarray(known.shared)[band])

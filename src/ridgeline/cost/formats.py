@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ridgeline.errors import DomainError, closest
+from ridgeline.facts.store import read_tsv
 
 ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 
@@ -30,65 +31,27 @@ class Form:
 
 
 BLOCK = 128  # weights on a side of a block with one scale. Source: DeepSeek-V3 report (arXiv:2412.19437), section 3.3
-_BLOCK = 4 / BLOCK  # an fp32 scale for so many inputs
-_MICRO = 1 / 16  # an fp8 scale for 16 values (NVFP4). Source: NVIDIA, NVFP4 blog
-_MX = 1 / 32  # an 8-bit scale for 32 values. Source: OCP Microscaling Formats v1.0
-_GGUF = (  # bits of a weight, scales included. Source: llama-cpp, tools/quantize/README.md, sizes of Llama 3.1 8B
-    ("q2_k", 3.16), ("q3_k", 4.0), ("q4_0", 4.54), ("q4_1", 5.0), ("q4_k", 4.89), ("q5_0", 5.5), ("q5_k", 5.7),
-    ("q6_k", 6.56), ("q8_0", 8.5), ("iq1_s", 2.0), ("iq2", 2.6), ("iq3", 3.5), ("iq4", 4.5),
-)  # fmt: skip
 
 
-def _few(name: str, bits: float, *, whole: bool) -> Form:
+def _few(name: str, bits: float) -> Form:
     """Weights of so many bits that meet 16-bit activations: kernels of the nearest width stand for theirs."""
     like = "int4_wo" if bits <= _BETWEEN else "int8_wo"
-    return Form(name=name, matrix="bf16", input_bytes=2, weight_bytes=bits / 8, like=like, whole=whole)
+    return Form(name=name, matrix="bf16", input_bytes=2, weight_bytes=bits / 8, like=like)
 
 
 _BETWEEN = 5.66  # bits; derived: the geometric mean of 4 and 8
 FORMS = {
-    form.name: form
-    for form in (
-        Form(name="fp64", matrix="fp64", input_bytes=8, weight_bytes=8, output_bytes=8),
-        Form(name="fp32", matrix="fp32", input_bytes=4, weight_bytes=4, output_bytes=4),
-        Form(name="tf32", matrix="tf32", input_bytes=4, weight_bytes=4, output_bytes=4),
-        Form(name="bf16", matrix="bf16", input_bytes=2, weight_bytes=2),
-        Form(name="fp16", matrix="fp16", input_bytes=2, weight_bytes=2),
-        Form(name="fp8", matrix="fp8", input_bytes=1, weight_bytes=1, cast=True),
-        Form(name="fp8_block", matrix="fp8", input_bytes=1 + _BLOCK, weight_bytes=1, cast=True),
-        Form(name="int8", matrix="int8", input_bytes=1, weight_bytes=1),
-        Form(name="int8_wo", matrix="bf16", input_bytes=2, weight_bytes=1),
-        Form(name="int4_wo", matrix="bf16", input_bytes=2, weight_bytes=0.5 + _MX),
-        Form(name="nvfp4", matrix="fp4", input_bytes=0.5 + _MICRO, weight_bytes=0.5 + _MICRO, cast=True),
-        Form(name="fp4", matrix="fp4", input_bytes=0.5 + _MICRO, weight_bytes=0.5 + _MICRO, cast=True),
-        Form(name="w4a16_mxfp4", matrix="bf16", input_bytes=2, weight_bytes=0.5 + _MX),
-        Form(name="w4a8_mxfp4_mxfp8", matrix="fp8", input_bytes=1 + _MX, weight_bytes=0.5 + _MX, cast=True),
-        Form(name="bf16_kv8", matrix="fp8", input_bytes=2, weight_bytes=1),  # attention over an 8-bit cache
-        Form(name="any", matrix="bf16", input_bytes=2, weight_bytes=2),  # bytes that nothing computes with
-        Form(name="w4afp8", matrix="fp8", input_bytes=1, weight_bytes=0.5 + _MX, cast=True),
-        *(_few(name, bits, whole=True) for name, bits in _GGUF),
+    row["name"]: Form(
+        name=row["name"], matrix=row["matrix"], input_bytes=float(row["input_bits"]) / 8,
+        weight_bytes=float(row["weight_bits"]) / 8, output_bytes=float(row["output_bits"]) / 8,
+        cast=bool(row["cast"]), like=row["like"], whole=bool(row["whole"]),
     )
-}
+    for row in read_tsv("formats.tsv")
+}  # fmt: skip
 EXPERTS_ONLY = frozenset({"w4a16_mxfp4", "w4a8_mxfp4_mxfp8"})  # in whose checkpoints only routed experts are so narrow
 WIDENED_BYTES = ELEMENT_BYTES["bf16"]  # of a weight of few bits, widened for kernels that multiply 16-bit numbers
 WIDE = ("fp64", "fp32", "tf32")  # wider than 16 bits, or held so
-_SAME = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float8": "fp8",
-    "sq": "int8",
-    "w8a8": "int8",
-    "w8a16": "int8_wo",
-    "w4a16": "int4_wo",
-    "int4": "int4_wo",
-    "awq": "int4_wo",
-    "gptq": "int4_wo",
-    "mxfp4": "w4a16_mxfp4",
-    "w4a8": "w4afp8",
-    "float32": "fp32",
-    "float64": "fp64",
-}
+_SAME = {word: row["name"] for row in read_tsv("formats.tsv") for word in row["words"].split()}
 
 
 _MIXTURE = re.compile(r"^(q[2-6]_k|iq[2-4])_(?:xxs|xs|s|m|l|nl)$")
@@ -107,7 +70,7 @@ def form(name: str) -> Form:
     found = FORMS.get(_SAME.get(word, word))
     bits = _BY_BITS.fullmatch(word)
     if found is None and bits and _LEAST_BITS <= float(bits[1]) <= _MOST_BITS:
-        found = _few(by_bits(float(bits[1])), float(bits[1]), whole=False)
+        found = _few(by_bits(float(bits[1])), float(bits[1]))
     if found is None:
         near = closest(word, (*FORMS, *_SAME))
         told = f"nearest: {', '.join(near)}; " if near else ""

@@ -37,7 +37,7 @@ from ridgeline.cost.fitted import FittedModel, model_of, model_seconds
 from ridgeline.cost.formats import WIDENED_BYTES, Formats, form
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.seconds import Seconds, banded, kernel_limit_s, limited, nothing, unfitted
-from ridgeline.cost.served_entries import entered
+from ridgeline.cost.served_compressed import compressed_attention
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
@@ -129,7 +129,7 @@ class ServedPrices(LinkPrices):
         return replace(found, low=found.mid * np.exp(-down), high=found.mid * np.exp(up))
 
     def _read(self, question: Question, model: FittedModel) -> Seconds:
-        return model_seconds(question, model, lent=self.own.lent)
+        return model_seconds(question, model, stand_ins=self.own.stand_ins)
 
     def stream(self, piece: Elementwise, rows: Array) -> Seconds:
         """A pass over elements as wide as the engine keeps activations [s]."""
@@ -153,14 +153,14 @@ class ServedPrices(LinkPrices):
             return found
         return found + unfitted(np.where(rows <= own.graph_rows, own.graph_wait_s, own.apart_wait_s))
 
-    def casts(self, piece: Product) -> bool:
+    def quantizes_activations(self, piece: Product) -> bool:
         """Whether a kernel of its own casts a product's 16-bit input to the format of its weight."""
         return (what := form(self.formats.of(piece.part))).cast and not (self.formats.static and what.name == "fp8")
 
     def product(self, piece: Product, rows: Array) -> Seconds:
         """A projection over `rows` tokens or sequences [s]."""
         name = self.formats.of(piece.part)
-        cast = None if self.casts(piece) == form(name).cast else False
+        cast = None if self.quantizes_activations(piece) == form(name).cast else False
         size, elements = np.maximum(rows, 1.0), piece.n * piece.k * piece.count
         if piece.part == "wide":
             return banded("interval.derived", *wide_seconds(size, piece, form(name), self.machine.device))
@@ -183,7 +183,7 @@ class ServedPrices(LinkPrices):
         rate = self.machine.device.loaded.get(what.matrix)
         if rate is None or (self.own.wide and what.weight_bytes < WIDENED_BYTES):
             return None
-        if self.casts(piece) != what.cast:
+        if self.quantizes_activations(piece) != what.cast:
             times = self.ask(questions.gemm(size, piece.n, piece.k, count=piece.count, dtype=what.name)).mid
         return np.asarray(2.0 * size * piece.n * piece.k * piece.count / rate / times)
 
@@ -297,7 +297,7 @@ class ServedPrices(LinkPrices):
         choice = core.choice
         if choice is None:
             assert core.entries is not None
-            return entered(self, core, core.entries, batch, tokens, cached, decode=decode)
+            return compressed_attention(self, core, core.entries, batch, tokens, cached, decode=decode)
         widths: dict[str, float] = {
             "hidden": choice.hidden, "rank": choice.rank, "nope": core.qk_dim - questions.ROTARY, "value": core.v_dim,
             "index_heads": choice.heads, "top": choice.top,
@@ -358,7 +358,7 @@ class ServedPrices(LinkPrices):
         mid = np.maximum(moved.mid, compute)
         return unfitted(mid, compute=compute, memory=moved.memory)
 
-    def trade(self, piece: ExpertAllToAll, rows: Array) -> Seconds:
+    def expert_all_to_all(self, piece: ExpertAllToAll, rows: Array) -> Seconds:
         """Tokens of every attention rank to their experts and back [s]; `rows` are those of all ranks together.
 
         Few ranks gather all tokens and scatter the sums, or meet in all-reduces of both; many send each token to the

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.host import experts_touched, products_s
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
-from ridgeline.cost.served_entries import mixed
+from ridgeline.cost.served_compressed import hyper_connected
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
@@ -103,7 +103,7 @@ def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> S
             return prices.stream(piece, counted)
         return prices.reduce(piece, counted, hybrid.deployment.tp)
     if isinstance(piece, HyperConnection):
-        return mixed(prices, piece, tokens)
+        return hyper_connected(prices, piece, tokens)
     if isinstance(piece, Core):
         if rows.prompt:
             return prices.prefill(piece, rows.sequences, tokens / rows.sequences, rows.context)
@@ -113,7 +113,7 @@ def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> S
             return prices.recurrence(piece, rows.sequences, tokens / rows.sequences)
         return prices.recurrence(piece, many, np.ones_like(many), decode=True)
     assert isinstance(piece, ExpertAllToAll)
-    return prices.trade(piece, tokens)
+    return prices.expert_all_to_all(piece, tokens)
 
 
 def device_experts_s(hybrid: Hybrid, kind: LayerKind, rows: Rows, uses: float) -> Array:

@@ -14,7 +14,7 @@ from ridgeline.cost.engine_kernels import OwnKernels
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.seconds import Seconds, nothing
-from ridgeline.cost.served_entries import mixed
+from ridgeline.cost.served_compressed import hyper_connected
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
@@ -174,12 +174,12 @@ class PieceTimes:
             case Elementwise():
                 return self.prices.stream(piece, rows)
             case HyperConnection():
-                return mixed(self.prices, piece, rows)
+                return hyper_connected(self.prices, piece, rows)
             case Reduce():
                 reduce = self.prices.reduced_on_the_way if self.prices.own.pipelined else self.prices.reduce
                 return reduce(piece, rows, self._deployment.tp)
             case ExpertAllToAll():
-                return self.prices.trade(piece, rows)
+                return self.prices.expert_all_to_all(piece, rows)
             case _:
                 raise AssertionError(piece)
 
@@ -190,7 +190,7 @@ class PieceTimes:
     @cached_property
     def kernels(self) -> float:
         """Launches of one iteration [1]."""
-        counts, casts = served_counts(), self.prices.casts
+        counts, casts = served_counts(), self.prices.quantizes_activations
         return adapter_kernels(self._served, chosen(self._deployment, Adapters)) + sum(
             count * sum(launches(piece, counts, casts) for piece in pieces) for count, pieces in self._pieces()
         )

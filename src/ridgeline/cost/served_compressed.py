@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-def entered(
+def compressed_attention(
     prices: ServedPrices, core: Core, entries: CompressedKV, batch: Number, tokens: Number, cached: Number, *,
     decode: bool = False,
 ) -> Seconds:  # fmt: skip
@@ -52,7 +52,7 @@ def entered(
     return whole.beyond(bare) + prices.streamed(np.zeros(1), 1.0)
 
 
-def mixed(prices: ServedPrices, piece: HyperConnection, rows: Array) -> Seconds:
+def hyper_connected(prices: ServedPrices, piece: HyperConnection, rows: Array) -> Seconds:
     """Streams of a residual mixed into an input, or an output into them, over `rows` tokens [s]."""
     asked = hyper_connection(np.maximum(rows, 1.0), piece.width, before=piece.before, streams=float(piece.streams))
     return prices.ask(asked)
