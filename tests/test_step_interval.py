@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.build import from_dims
+from ridgeline.graph.ops import ConvolutionOp, GemmOp
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor, predict
@@ -72,6 +73,11 @@ def test_language_models_convolve_nothing_and_all_of_a_filters_products_count() 
     assert convolved(MODEL) == 0.0
     graph = MODEL.graph
     block = next(iter(graph.blocks.values()))
-    pixels = replace(block, ops=tuple(replace(op, rows=2.0) if op.k else op for op in block.ops))
+    known = [field.name for field in fields(GemmOp)]
+    made = tuple(
+        ConvolutionOp(**{name: getattr(op, name) for name in known}, rows=2.0) if type(op) is GemmOp else op
+        for op in block.ops
+    )
+    pixels = replace(block, ops=made)
     seen = replace(MODEL, graph=replace(graph, blocks=dict.fromkeys(graph.blocks, pixels), head=()))
     assert convolved(seen) == 1.0

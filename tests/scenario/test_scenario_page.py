@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
 
-from ridgeline.graph.build import from_dims
+from ridgeline.graph.families.explicit import FIELDS
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scenario.md").read_text(encoding="utf-8")
-WORDS = (*inspect.signature(from_dims).parameters, *(field.name for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS)))
+WORDS = ("name", "source", *FIELDS, *(field.name for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS)))
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -190,9 +190,9 @@ def test_what_is_not_modelled_is_refused(words: dict[str, Any]) -> None:
 
 def test_a_search_tries_every_number_of_expert_devices() -> None:
     eight = cluster("8xH100-SXM")
-    grid = list(deployments(load("mixtral-8x7b"), eight, {"apart": True, "tp": 1}, Space(pools=False)))
+    grid = list(deployments(load("mixtral-8x7b"), eight, Space(pools=False, fixed={"apart": True, "tp": 1})))
     assert {(one.dp, one.expert_devices) for one in grid} == {
         (dp, count) for dp in (1, 2, 4, 8) for count in (1, 2, 4, 8) if dp + count <= 8
     }
     assert {(one.pp, one.ep) for one in grid} == {(1, 1)}
-    assert not list(deployments(load("llama-3.1-8b"), eight, {"apart": True, "tp": 1}, Space(pools=False)))
+    assert not list(deployments(load("llama-3.1-8b"), eight, Space(pools=False, fixed={"apart": True, "tp": 1})))

@@ -117,9 +117,9 @@ def test_ranks_with_heads_of_their_own_send_new_keys_too() -> None:
     prices = ServedPrices(TWO, Formats(), engine="vLLM")
     sequences, context = np.array([1024.0]), np.array([4096.0])
     same = Core(heads=2, kv_heads=1.0, qk_dim=128, v_dim=128, ranks=2)
-    moved = prices._parts(same, sequences)
+    moved = prices.context_parts(same, sequences)
     other = Core(heads=2, kv_heads=2.0, qk_dim=128, v_dim=128, ranks=2)
-    more = prices._parts(other, sequences)
+    more = prices.context_parts(other, sequences)
     sizes = [2.0 * 1024 * (4 * 128 + extra) for extra in (0, 2 * 256)]
     expected = moved_s(CollectiveKind.ALL_GATHER, sizes[1], 2) - moved_s(CollectiveKind.ALL_GATHER, sizes[0], 2)
     assert float((more.mid - moved.mid)[0]) == pytest.approx(expected, rel=1e-9)
@@ -199,7 +199,7 @@ def test_a_search_divides_long_contexts_where_ranks_hold_copies() -> None:
     eight = cluster("8xH200")
 
     def tried(model: Any, longest: int, **stated: Any) -> set[tuple[int, int]]:
-        return {(one.tp, one.kv_ranks) for one in deployments(model, eight, stated, Space(), longest=longest)}
+        return {(one.tp, one.kv_ranks) for one in deployments(model, eight, Space(fixed=stated), longest=longest)}
 
     assert {ranks for _, ranks in tried(DEEPSEEK, 8192)} == {1}
     assert tried(DEEPSEEK, 65_536) == {(tp, ranks) for tp in (1, 2, 4, 8) for ranks in {1, tp}}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from ridgeline.graph.model import Graph
 from ridgeline.seams.technique import Technique
+
+if TYPE_CHECKING:
+    from ridgeline.graph.model import Graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.model import Model
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.technique import Technique
+
+if TYPE_CHECKING:
+    from ridgeline.graph.model import Model
 
 
 def together(techniques: Iterable[Technique]) -> tuple[Technique, ...]:
