@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from ridgeline.search import expert_placement, offload_placement
-from ridgeline.search.expert_placement import Experts
+from ridgeline.search.expert_placement import PlacementProblem
 from ridgeline.search.rent import Option, Problem, Rent, rent
 from ridgeline.search.rent_utilisation import ceilings
-from ridgeline.serving.streamed_costs import Job, Machine
+from ridgeline.serving.streamed_costs import HostMachine, Job
 from ridgeline.serving.streamed_policy import PLAIN
 
 HERE = Path(__file__).parent
@@ -148,23 +148,27 @@ def expert_rows() -> list[str]:
     skewed = {
         skew: draw.permutation(np.arange(1, 257) ** -skew) * draw.lognormal(0, 0.3, 256) for skew in (0.0, 0.3, 0.6)
     }
-    cases: list[tuple[str, Experts, bool]] = []
+    cases: list[tuple[str, PlacementProblem, bool]] = []
     for skew, loads in skewed.items():
         for redundant in (0, 32):
             name = f"1 layer, 256 experts, 64 ranks, {redundant} replicas, skew {skew:g}"
             slots = 4 + (redundant > 0)
-            cases.append((name, Experts(loads=loads[None], ranks=64, slots_per_rank=slots, redundant=redundant), False))
+            cases.append(
+                (name, PlacementProblem(loads=loads[None], ranks=64, slots_per_rank=slots, redundant=redundant), False)
+            )
     layers = draw.lognormal(0, 0.5, (58, 256))
-    cases.append(("58 layers, 256 experts, 64 ranks", Experts(loads=layers, ranks=64, slots_per_rank=4), False))
+    cases.append(
+        ("58 layers, 256 experts, 64 ranks", PlacementProblem(loads=layers, ranks=64, slots_per_rank=4), False)
+    )
     flow = draw.random((3, 64, 64)) ** 6
-    placed = Experts(
+    placed = PlacementProblem(
         loads=np.ones((4, 64)), ranks=16, slots_per_rank=4, traffic=flow, nodes=tuple(rank // 8 for rank in range(16)),
         inside_cost=0.01, between_cost=0.05,
     )  # fmt: skip
     cases.append(("4 layers, 64 experts, 16 ranks in 2 nodes, traffic", placed, False))
-    alone = Experts(loads=layers[:1, :10], ranks=3, slots_per_rank=4)
+    alone = PlacementProblem(loads=layers[:1, :10], ranks=3, slots_per_rank=4)
     cases.append(("1 layer, 10 experts, 3 ranks, exact", alone, True))
-    small = Experts(
+    small = PlacementProblem(
         loads=layers[:3, :5], ranks=4, slots_per_rank=2, traffic=flow[:2, :5, :5], nodes=(0, 0, 1, 1),
         inside_cost=0.5, between_cost=2.0,
     )  # fmt: skip
@@ -182,7 +186,7 @@ def offload_rows() -> list[str]:
     """FlexGen's two machines and models: the published policy, and the best of all."""
     table = PUBLISHED["flexgen"]
     rate = {name: value * GIB for name, value in table.items() if name.endswith("_gib_per_s")}
-    machine = Machine(
+    machine = HostMachine(
         gpu_bytes=table["gpu_gib"] * GIB,
         cpu_bytes=table["cpu_gib"] * GIB,
         disk_bytes=table["disk_gib"] * GIB,

@@ -27,7 +27,7 @@ from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.workload import Workload
-from ridgeline.lower.pieces import Core, Elementwise, Product
+from ridgeline.lower.pieces import Core, ElementwisePiece, Product
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Phase, Stream
 from ridgeline.predict.operator import operator_cost
 
@@ -87,7 +87,7 @@ def passes(found: Machine) -> Iterator[tuple[str, tuple[Ask, ...]]]:
     engine, none = (ServedPrices(found, Formats(), engine=one) for one in ("vLLM", ""))
     for rows in (16, 1024, 16384):
         work = Stream(name="norm", phase=Phase.FORWARD, bytes=3.0 * rows * 4096 * 2)
-        piece, size = Elementwise(name="norm", elements=3.0 * 4096), np.array([float(rows)])
+        piece, size = ElementwisePiece(name="norm", elements=3.0 * 4096), np.array([float(rows)])
         yield f"norm, {rows:,} rows", (
             lambda work=work: train.kernel(work).seconds,
             lambda piece=piece, size=size: engine.stream(piece, size).mid,

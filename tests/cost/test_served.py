@@ -16,7 +16,7 @@ from ridgeline.facts.fits import fits
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.load import load
 from ridgeline.lower.inference import serve
-from ridgeline.lower.pieces import Core, Elementwise, Experts, Product, Recurrence, Reduce
+from ridgeline.lower.pieces import Core, ElementwisePiece, Experts, Product, Recurrence, Reduce
 from ridgeline.scenario.serving_words import deployed
 
 H200 = machine(cluster("1xH200-SXM"))
@@ -181,7 +181,7 @@ def test_activations_in_fp32_move_twice_the_bytes_and_are_cast_around_products()
     piece, rows = Product(name="mlp_down", n=1024, k=4096, part="feed"), np.array([8.0, 512.0])
     longer = wide.product(piece, rows).mid - narrow.product(piece, rows).mid
     assert longer == pytest.approx([0.0, 512 * (4096 * (4 + 9 / 8) + 1024 * 4) / rate])
-    norm = Elementwise(name="norm", elements=8192.0, kernels=0.0, rows="tokens")
+    norm = ElementwisePiece(name="norm", elements=8192.0, kernels=0.0, rows="tokens")
     assert wide.stream(norm, rows).mid == pytest.approx(2.0 * narrow.stream(norm, rows).mid)
     experts = Experts(hidden=2048, inner=768, top_k=8, count=128, ranks=1, gated=True)
     around = wide.experts(experts, rows).mid - narrow.experts(experts, rows).mid
@@ -215,7 +215,7 @@ def test_the_librarys_reductions_wait_inside_captured_graphs() -> None:
 def test_no_kernel_is_shorter_than_the_shortest_that_was_measured_on_a_device() -> None:
     """MI300X: 7.9 us from one kernel's end to the next one's, for a pass as for a product lent by other devices."""
     prices, one = ServedPrices(MI300X, Formats()), np.array([1.0])
-    norm = Elementwise(name="norm", elements=8192.0, kernels=1.0, rows="tokens")
+    norm = ElementwisePiece(name="norm", elements=8192.0, kernels=1.0, rows="tokens")
     assert prices.stream(norm, one).mid[0] == pytest.approx(7.9e-6, rel=0.01)
     assert ServedPrices(H200, Formats()).stream(norm, one).mid[0] < 3e-6
     tiny = Product(name="gate", n=8, k=64, part="feed")

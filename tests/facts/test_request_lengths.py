@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.facts.benchmarks import RequestLengths, quantile_mean, request_lengths
 from ridgeline.facts.records import Evidence
-from ridgeline.serving.traffic.lengths import Quantiles
+from ridgeline.serving.traffic.lengths import LengthQuantiles
 
 
 def test_mean_of_a_geometric_stretch() -> None:
@@ -21,7 +21,7 @@ def test_mean_of_a_geometric_stretch() -> None:
 def test_drawn_lengths_have_the_mean_that_a_run_states() -> None:
     found = request_lengths("Llama-2-70B")
     assert found is not None
-    law = Quantiles(levels=found["output"].levels, tokens=found["output"].at_mean(250.0))
+    law = LengthQuantiles(levels=found["output"].levels, tokens=found["output"].at_mean(250.0))
     drawn = law.draw(np.random.default_rng(1), 200_000)
     assert float(drawn.mean()) == pytest.approx(250.0, rel=0.01)
     assert 0.55 < float(drawn.std() / drawn.mean()) < 0.75  # of the 200 answers seen: 0.64

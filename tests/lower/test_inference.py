@@ -14,7 +14,7 @@ from ridgeline.graph.ops import LinearOp
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import (
     Core,
-    Elementwise,
+    ElementwisePiece,
     ExpertAllToAll,
     Experts,
     Fusions,
@@ -175,12 +175,12 @@ def test_norms_over_the_heads_of_all_ranks_add_their_sums_up(name: str, reductio
     assert widths.count(4) == reductions - 2  # a sum of queries and one of keys, 8 bytes a token
     core = next(piece for piece in kind.pieces if isinstance(piece, Core))
     heads = (core.heads + core.kv_heads) * core.qk_dim
-    passes = {piece.name: piece.elements for piece in kind.pieces if isinstance(piece, Elementwise)}
+    passes = {piece.name: piece.elements for piece in kind.pieces if isinstance(piece, ElementwisePiece)}
     assert passes["qk_norm"] == 2 * heads  # read and written
     assert passes.get("qk_sums", heads) == heads  # read
     (alone,) = serve(model, deployed(engine="vLLM")).kinds
     assert {"qk_norm"} == {
-        piece.name for piece in alone.pieces if isinstance(piece, Elementwise) and piece.name[:3] == "qk_"
+        piece.name for piece in alone.pieces if isinstance(piece, ElementwisePiece) and piece.name[:3] == "qk_"
     }
 
 
@@ -189,12 +189,12 @@ def test_routers_of_32_bits_widen_their_input_first() -> None:
     router = next(piece for piece in kind.pieces if isinstance(piece, Product) and piece.name == "router")
     assert (router.part, router.n, router.k) == ("wide", 256, 3072)  # whole on every rank
     before = kind.pieces[kind.pieces.index(router) - 1]
-    assert isinstance(before, Elementwise)
+    assert isinstance(before, ElementwisePiece)
     assert (before.name, before.elements) == ("widened", 3072 + 2 * 3072)  # 2 bytes are read, 4 written
     (other,) = serve(MIXTRAL, deployed(tp=4)).kinds
     parts = {piece.name: piece.part for piece in other.pieces if isinstance(piece, Product)}
     assert parts["router"] == "plain"
-    assert "widened" not in {piece.name for piece in other.pieces if isinstance(piece, Elementwise)}
+    assert "widened" not in {piece.name for piece in other.pieces if isinstance(piece, ElementwisePiece)}
 
 
 def test_the_trade_spans_all_ranks_of_an_instance() -> None:
@@ -207,14 +207,14 @@ def test_what_experts_do_themselves_is_not_counted_twice() -> None:
         piece.name
         for kind in serve(MIXTRAL, deployed()).kinds
         for piece in kind.pieces
-        if isinstance(piece, Elementwise)
+        if isinstance(piece, ElementwisePiece)
     }
     assert names.isdisjoint({"route", "dispatch", "experts_activation", "combine"})
     fused = [
         piece.kernels
         for kind in serve(LLAMA, deployed()).kinds
         for piece in kind.pieces
-        if isinstance(piece, Elementwise) and piece.name.endswith("_residual")
+        if isinstance(piece, ElementwisePiece) and piece.name.endswith("_residual")
     ]
     assert fused == [0.0, 0.0]
 
@@ -295,13 +295,17 @@ def test_engines_fuse_what_they_say() -> None:
 
     def norms(fusions: Fusions, tp: int) -> set[float]:
         found = pieces(fusions, tp)
-        return {p.kernels for p in found if isinstance(p, Elementwise) and p.name in ("attention_norm", "mlp_norm")}
+        return {
+            p.kernels for p in found if isinstance(p, ElementwisePiece) and p.name in ("attention_norm", "mlp_norm")
+        }
 
     assert norms(Fusions(), 8) == {1.0}
     assert norms(Fusions(reduced_norm=True), 8) == {0.0}
     assert norms(Fusions(reduced_norm=True), 1) == {1.0}  # nothing is reduced
     residuals = {
-        p.kernels for p in pieces(Fusions(norm=False)) if isinstance(p, Elementwise) and p.name.endswith("_residual")
+        p.kernels
+        for p in pieces(Fusions(norm=False))
+        if isinstance(p, ElementwisePiece) and p.name.endswith("_residual")
     }
     assert residuals == {1.0}
 
@@ -313,7 +317,7 @@ def test_chains_are_as_many_kernels_as_the_graph_has_operators() -> None:
     """
     ops = {op.name: op for op in next(iter(LLAMA.graph.blocks.values())).ops}
     (kind,) = serve(LLAMA, deployed(), Fusions(norm=False, chains=True)).kinds
-    found = {piece.name: piece for piece in kind.pieces if isinstance(piece, Elementwise)}
+    found = {piece.name: piece for piece in kind.pieces if isinstance(piece, ElementwisePiece)}
     norm = ops["attention_norm"]
     assert found["attention_norm"].kernels == norm.kernels > 1
     assert found["attention_norm"].elements == 2.0 * norm.kernels * norm.write
@@ -322,7 +326,7 @@ def test_chains_are_as_many_kernels_as_the_graph_has_operators() -> None:
     widths = [(p.name, p.n) for p in kind.pieces if isinstance(p, Product) and p.name in ("qkv", "mlp_up")]
     assert widths == [("qkv", 2048.0)] * 3 + [("mlp_up", 14336.0)] * 2
     (fused,) = serve(LLAMA, deployed(), Fusions()).kinds
-    assert {piece.kernels for piece in fused.pieces if isinstance(piece, Elementwise)} == {0.0, 1.0}
+    assert {piece.kernels for piece in fused.pieces if isinstance(piece, ElementwisePiece)} == {0.0, 1.0}
 
 
 def test_operators_that_no_piece_stands_for_are_launched() -> None:
@@ -330,8 +334,8 @@ def test_operators_that_no_piece_stands_for_are_launched() -> None:
     (plain,) = serve(LLAMA, deployed()).kinds
     (apart,) = serve(LLAMA, deployed(), Fusions(layer_kernels=31)).kinds
     assert apart.pieces[:-1] == plain.pieces
-    known = sum(piece.kernels if isinstance(piece, Elementwise) else 1.0 for piece in plain.pieces)
-    assert apart.pieces[-1] == Elementwise(name="apart", elements=0.0, kernels=31.0 - known)
+    known = sum(piece.kernels if isinstance(piece, ElementwisePiece) else 1.0 for piece in plain.pieces)
+    assert apart.pieces[-1] == ElementwisePiece(name="apart", elements=0.0, kernels=31.0 - known)
     (few,) = serve(LLAMA, deployed(), Fusions(layer_kernels=3)).kinds
     assert few.pieces == plain.pieces
 

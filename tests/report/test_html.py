@@ -12,7 +12,7 @@ from ridgeline.report.report import Report, SearchReport
 from ridgeline.report.text import report_blocks, search_blocks
 from ridgeline.search.renting import offers_of, rent_fleet
 from ridgeline.search.serving import search_serving
-from ridgeline.search.serving_space import Space
+from ridgeline.search.serving_space import ServingSpace
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.traffic.asked import asked_traffic
 
@@ -51,7 +51,7 @@ def test_an_operator_and_searches_show_themselves() -> None:
     assert str(cost).splitlines()[2].startswith("  H100-SXM ")
     asked = asked_traffic({"rate": 4.0, "prompt": (64, 64), "output": (8, 8), "requests": 20})[0]
     goal = Objective(ttft_s=5.0)
-    found = search_serving(load("gpt2"), cluster("2xL40S"), asked, goal, space=Space(pools=False))
+    found = search_serving(load("gpt2"), cluster("2xL40S"), asked, goal, space=ServingSpace(pools=False))
     assert str(found).startswith("gpt2 on 2xL40S: poisson arrivals at 4/s, 20 requests\n")
     fleet = rent_fleet(load("gpt2"), offers_of("L40S=4", lambda _: 1.0), asked, goal)
     assert str(fleet).startswith("gpt2: poisson arrivals at 4/s, 20 requests, offers L40S=4\n")

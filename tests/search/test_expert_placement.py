@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import InputError, PlanError
 from ridgeline.search.expert_placement import (
-    Experts,
+    PlacementProblem,
     evaluate,
     load_bound,
     lower_bound,
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 def test_four_experts_pair_the_largest_with_the_smallest() -> None:
     """4 + 1 and 3 + 2: both ranks carry 5, which is the mean."""
-    answer = place(Experts(loads=[[4.0, 3.0, 2.0, 1.0]], ranks=2, slots_per_rank=2))
+    answer = place(PlacementProblem(loads=[[4.0, 3.0, 2.0, 1.0]], ranks=2, slots_per_rank=2))
     assert sorted(answer.rank_load[0]) == [5.0, 5.0]
     assert answer.gap == 0.0
     assert answer.imbalance == 1.0
@@ -36,8 +36,8 @@ def test_four_experts_pair_the_largest_with_the_smallest() -> None:
 def test_a_replica_halves_the_largest_expert() -> None:
     """6 of 10 on one expert; with a replica the ranks carry 3 + 2 and 3 + 2."""
     loads = [[6.0, 2.0, 2.0]]
-    assert place(Experts(loads=loads, ranks=2, slots_per_rank=2)).objective == 6.0
-    answer = place(Experts(loads=loads, ranks=2, slots_per_rank=2, redundant=1))
+    assert place(PlacementProblem(loads=loads, ranks=2, slots_per_rank=2)).objective == 6.0
+    answer = place(PlacementProblem(loads=loads, ranks=2, slots_per_rank=2, redundant=1))
     assert answer.objective == 5.0
     assert np.isin(0, answer.slots[0, 0])
     assert np.isin(0, answer.slots[0, 1])
@@ -47,7 +47,7 @@ def test_partners_share_a_rank_when_traffic_costs() -> None:
     """Experts 0 and 1 swap names from layer to layer; each pair can be put together, so nothing crosses."""
     flow = [[[0.0, 5.0], [5.0, 0.0]]]
     answer = place(
-        Experts(loads=np.ones((2, 2)), ranks=2, slots_per_rank=1, traffic=flow, between_cost=1, inside_cost=1)
+        PlacementProblem(loads=np.ones((2, 2)), ranks=2, slots_per_rank=1, traffic=flow, between_cost=1, inside_cost=1)
     )
     assert answer.traffic_cost == 0.0
     assert answer.slots[0, 0, 0] == 1 - answer.slots[1, 0, 0]
@@ -59,7 +59,7 @@ def test_traffic_is_priced_by_rank_and_node() -> None:
 
     Of 16 units 4 stay, 4 cross inside a node at 1, 8 cross nodes at 10: 84. Fullest ranks: 1 + 1.
     """
-    problem = Experts(
+    problem = PlacementProblem(
         loads=np.ones((2, 4)),
         ranks=4,
         slots_per_rank=1,
@@ -76,7 +76,7 @@ def test_traffic_is_priced_by_rank_and_node() -> None:
 
 def test_replicas_split_traffic_evenly() -> None:
     """Expert 0 is on both ranks, 1 on the first; 4 units from 0 to 1: half are sent from the second rank."""
-    problem = Experts(
+    problem = PlacementProblem(
         loads=[[2.0, 1.0], [2.0, 1.0]],
         ranks=2,
         slots_per_rank=2,
@@ -106,7 +106,7 @@ def test_exact_loads_are_those_of_exhaustive_search(seed: int) -> None:
         max(sum(loads[e] for e in range(experts) if one[e] == rank) for rank in range(ranks))
         for one in layouts(experts, ranks, slots)
     )
-    problem = Experts(loads=loads[None], ranks=ranks, slots_per_rank=slots)
+    problem = PlacementProblem(loads=loads[None], ranks=ranks, slots_per_rank=slots)
     answer = place(problem, exact=True, time_limit_s=20)
     assert answer.objective == pytest.approx(best)
     assert answer.gap <= 1e-6
@@ -127,7 +127,7 @@ def test_exact_replicas_are_those_of_exhaustive_search(seed: int) -> None:
         if max(held) <= slots and sum(held) <= experts + redundant:
             totals = [sum(loads[e] / len(one) for e, one in enumerate(choice) if rank in one) for rank in range(ranks)]
             best = min(best, max(totals))
-    problem = Experts(loads=loads[None], ranks=ranks, slots_per_rank=slots, redundant=redundant)
+    problem = PlacementProblem(loads=loads[None], ranks=ranks, slots_per_rank=slots, redundant=redundant)
     answer = place(problem, exact=True, time_limit_s=20)
     assert answer.objective == pytest.approx(best)
     assert answer.gap <= 1e-6
@@ -138,7 +138,7 @@ def test_exact_replicas_are_those_of_exhaustive_search(seed: int) -> None:
 def test_exact_traffic_is_that_of_exhaustive_search(seed: int) -> None:
     draw = np.random.default_rng(80 + seed)
     experts, ranks, slots = 4, 4, 2
-    problem = Experts(
+    problem = PlacementProblem(
         loads=draw.random((2, experts)),
         ranks=ranks,
         slots_per_rank=slots,
@@ -177,7 +177,7 @@ def test_every_placement_is_legal_and_above_its_bound(
     draw = np.random.default_rng(seed)
     redundant = min(redundant, experts * (ranks - 1))
     slots = -(-(experts + redundant) // ranks) + spare
-    problem = Experts(
+    problem = PlacementProblem(
         loads=draw.exponential(1.0, (2, experts)),
         ranks=ranks,
         slots_per_rank=slots,
@@ -217,7 +217,7 @@ def test_256_experts_on_64_ranks_within_a_second_and_a_few_percent(skew: float, 
     draw = np.random.default_rng(3)
     loads = draw.permutation(np.arange(1, 257) ** -skew) * draw.lognormal(0, 0.3, 256)
     slots = 4 + (redundant > 0)
-    answer = place(Experts(loads=loads[None], ranks=64, slots_per_rank=slots, redundant=redundant))
+    answer = place(PlacementProblem(loads=loads[None], ranks=64, slots_per_rank=slots, redundant=redundant))
     assert answer.elapsed_s < 1.0
     assert answer.gap < 0.03
 
@@ -234,7 +234,9 @@ def test_hidden_groups_are_found(seed: int) -> None:
             rows, columns = (names[layer + up][group * members : (group + 1) * members] for up in (0, 1))
             flow[layer][np.ix_(rows, columns)] = draw.uniform(0.5, 1.5, (members, members))
     loads = np.ones((layers, groups * members))
-    problem = Experts(loads=loads, ranks=groups, slots_per_rank=members, traffic=flow, inside_cost=1, between_cost=1)
+    problem = PlacementProblem(
+        loads=loads, ranks=groups, slots_per_rank=members, traffic=flow, inside_cost=1, between_cost=1
+    )
     answer = place(problem)
     assert answer.traffic_cost == 0.0
     assert answer.gap == 0.0
@@ -244,18 +246,18 @@ def test_what_cannot_be_placed_is_refused() -> None:
     with pytest.raises(
         PlanError, match=r"9 experts and 0 replicas on 4 ranks of 2 slots: 8 slots, 9 needed; give .* 3"
     ):
-        Experts(loads=np.ones((1, 9)), ranks=4, slots_per_rank=2)
+        PlacementProblem(loads=np.ones((1, 9)), ranks=4, slots_per_rank=2)
     with pytest.raises(InputError, match="loads"):
-        Experts(loads=[[1.0, -1.0]], ranks=2, slots_per_rank=1)
+        PlacementProblem(loads=[[1.0, -1.0]], ranks=2, slots_per_rank=1)
     with pytest.raises(InputError, match=r"traffic is \(1, 2, 2\); needs \(0, 2, 2\)"):
-        Experts(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=1, traffic=np.ones((1, 2, 2)))
+        PlacementProblem(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=1, traffic=np.ones((1, 2, 2)))
     with pytest.raises(InputError, match="3 nodes for 2 ranks"):
-        Experts(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=1, nodes=(0, 0, 1))
+        PlacementProblem(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=1, nodes=(0, 0, 1))
     with pytest.raises(PlanError, match="expert 1 of layer 0 has no slot"):
-        evaluate(Experts(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=1), np.array([[[0], [-1]]]))
+        evaluate(PlacementProblem(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=1), np.array([[[0], [-1]]]))
     with pytest.raises(PlanError, match="twice on a rank"):
-        evaluate(Experts(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=2), np.array([[[0, 0], [1, -1]]]))
-    both = Experts(
+        evaluate(PlacementProblem(loads=[[1.0, 1.0]], ranks=2, slots_per_rank=2), np.array([[[0, 0], [1, -1]]]))
+    both = PlacementProblem(
         loads=np.ones((2, 3)),
         ranks=2,
         slots_per_rank=2,

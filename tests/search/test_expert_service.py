@@ -21,7 +21,7 @@ from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.apart import even_imbalance
 from ridgeline.serving.engine import engine
 from ridgeline.serving.step import StepTables
@@ -84,7 +84,7 @@ def test_replicas_take_memory() -> None:
 
 
 def test_a_search_places_for_every_number_of_ranks() -> None:
-    space = Space(pools=False, loads=Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR))
+    space = ServingSpace(pools=False, loads=Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR))
     grid = list(deployments(MIXTRAL, EIGHT, replace(space, fixed={"tp": 1})))
     assert {(one.ep, one.expert_imbalance) for one in grid} == {
         (ep, None if ep == 1 else imbalance(Loads(loads=SKEWED, how=LINEAR), ep)) for ep in {one.ep for one in grid}

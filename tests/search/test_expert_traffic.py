@@ -18,7 +18,7 @@ from ridgeline.lower.work import CollectiveKind
 from ridgeline.scenario.serving import serving_from_words
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, Routes, crossing, flow_of, lies, placed, routes_of
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import engine
 
 MIXTRAL = load("mixtral-8x7b")
@@ -232,10 +232,10 @@ def test_traffic_from_a_file(tmp_path: Path) -> None:
 
 def test_a_search_lets_tokens_stay_where_traffic_is_known() -> None:
     known = Loads(loads=np.ones((32, 8)), how=AFFINITY, flow=ring(32, 8, 0.9))
-    grid = list(deployments(MIXTRAL, cluster("8xH100-SXM"), Space(pools=False, loads=known)))
+    grid = list(deployments(MIXTRAL, cluster("8xH100-SXM"), ServingSpace(pools=False, loads=known)))
     stays = [one for one in grid if one.tokens_stay]
     assert {(one.dp, one.ep) for one in stays} == {(2, 2), (4, 4), (8, 8)}
     assert all(one.expert_inside is not None for one in stays)
     assert len([one for one in grid if not one.tokens_stay]) > len(stays)
-    plain = Space(pools=False, loads=Loads(loads=np.ones((32, 8))))
+    plain = ServingSpace(pools=False, loads=Loads(loads=np.ones((32, 8))))
     assert not any(one.tokens_stay for one in deployments(MIXTRAL, cluster("8xH100-SXM"), plain))

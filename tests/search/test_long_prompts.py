@@ -11,12 +11,12 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import said
 from ridgeline.search.serving import search_serving
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 MODEL, FOUR = load("llama-2-7b"), cluster("4xA100-SXM-40GB")
-SPACE = Space(token_budgets=(None,), max_seqs=(None,), pools=False)
+SPACE = ServingSpace(token_budgets=(None,), max_seqs=(None,), pools=False)
 
 
 def asked(longest: int) -> Traffic:
@@ -53,6 +53,6 @@ def test_requests_beyond_a_cache_borrow() -> None:
 def test_what_is_stated_is_kept_to_degrees_that_it_has() -> None:
     mixtral, eight = load("mixtral-8x7b"), cluster("8xH100-SXM")
     for stated in ({"borrows": True}, {"elastic_tokens": 4096}):
-        grid = list(deployments(mixtral, eight, Space(pools=False, fixed=stated), longest=100_000))
+        grid = list(deployments(mixtral, eight, ServingSpace(pools=False, fixed=stated), longest=100_000))
         assert grid
         assert {(one.dp, one.pp, one.kv_ranks) for one in grid} == {(1, 1, 1)}

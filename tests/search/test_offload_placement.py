@@ -13,8 +13,8 @@ import pytest
 
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.search.offload_placement import _Program, place
-from ridgeline.serving.streamed_costs import Job, Machine, Method
-from ridgeline.serving.streamed_policy import PLAIN, Policy, evaluate
+from ridgeline.serving.streamed_costs import HostMachine, Job, Method
+from ridgeline.serving.streamed_policy import PLAIN, StreamedPolicy, evaluate
 
 PUBLISHED = Path(__file__).parents[1] / "rivals" / "published_programs.toml"
 FLEXGEN: dict[str, Any] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["flexgen"]
@@ -24,11 +24,11 @@ GIB = 2.0**30
 DECIMALS = 1e-6  # of what the published program prints
 
 
-def flexgen_machine() -> Machine:
+def flexgen_machine() -> HostMachine:
     """The T4 machine as FlexGen's authors fitted it."""
     rate = {name: value * GIB for name, value in FLEXGEN.items() if name.endswith("_gib_per_s")}
     flop = {name.replace("_tflop", "_flop"): value * 1e12 for name, value in FLEXGEN.items() if "_tflop_" in name}
-    return Machine(
+    return HostMachine(
         gpu_bytes=FLEXGEN["gpu_gib"] * GIB,
         cpu_bytes=FLEXGEN["cpu_gib"] * GIB,
         disk_bytes=FLEXGEN["disk_gib"] * GIB,
@@ -51,10 +51,10 @@ def job_of(case: dict[str, Any]) -> Job:
     return Job(prompt_tokens=FLEXGEN["prompt_tokens"], output_tokens=FLEXGEN["output_tokens"], **shape)
 
 
-def published(case: dict[str, Any]) -> Policy:
+def published(case: dict[str, Any]) -> StreamedPolicy:
     first = np.array(case["percent"], dtype=np.float64).reshape(3, 2) / 100
     shares = np.column_stack([first, 1.0 - first.sum(axis=1)])
-    return Policy(gpu_batch=case["gpu_batch"], gpu_batches=case["gpu_batches"], shares=shares)
+    return StreamedPolicy(gpu_batch=case["gpu_batch"], gpu_batches=case["gpu_batches"], shares=shares)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
@@ -107,7 +107,7 @@ def test_the_whole_search_is_proven_and_beats_the_published_policy(case: dict[st
 SMALL = Job(layers=4, hidden=1024, feed_forward=4096, heads=8, prompt_tokens=64, output_tokens=8)
 
 
-def small_machine(**change: Any) -> Machine:
+def small_machine(**change: Any) -> HostMachine:
     """A machine on which a model of 101 MB leaves room for few sequences."""
     return replace(
         flexgen_machine(),
@@ -137,7 +137,7 @@ def test_no_random_policy_that_fits_is_faster() -> None:
     for _ in range(3000):
         shares = draw.dirichlet(np.full(3, 0.7), 3)
         shares[2] = [shares[2, 0], 1 - shares[2, 0], 0.0]
-        policy = Policy(
+        policy = StreamedPolicy(
             gpu_batch=int(draw.integers(1, 20)),
             gpu_batches=int(draw.integers(1, 12)),
             shares=shares,
@@ -160,7 +160,7 @@ def test_a_slow_memory_makes_small_batches_slow() -> None:
     """A layer's weights are read once per batch: 25.2 MB over 1 GB/s for one sequence is 25.2 ms a step and layer."""
     machine = small_machine(gpu_bytes=50e9, gpu_memory_bytes_per_s=1e9)
     shares = np.array([[1.0, 0, 0]] * 3)
-    one = evaluate(SMALL, machine, Policy(gpu_batch=1, gpu_batches=1, shares=shares))
+    one = evaluate(SMALL, machine, StreamedPolicy(gpu_batch=1, gpu_batches=1, shares=shares))
     assert one.decode_s == pytest.approx(4 * 7 * (SMALL.layer_bytes / 1e9 + 4 * 1024 * 68 / 1e9), rel=1e-2)
 
 
@@ -185,4 +185,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="cpu_bytes"):
         small_machine(cpu_bytes=-1.0)
     with pytest.raises(InputError, match="shares"):
-        evaluate(SMALL, small_machine(), Policy(gpu_batch=1, gpu_batches=1, shares=np.ones((3, 3))))
+        evaluate(SMALL, small_machine(), StreamedPolicy(gpu_batch=1, gpu_batches=1, shares=np.ones((3, 3))))

@@ -16,10 +16,10 @@ from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.report.offloaded import PolicyReport
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.offload_placement import best_policy
-from ridgeline.serving.hybrid_placement import Technique
+from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.serving.hybrid_sides import link_bytes_per_s
 from ridgeline.serving.streamed_machine import job_of, machine_of
-from ridgeline.serving.streamed_policy import PLAIN, Policy, evaluate
+from ridgeline.serving.streamed_policy import PLAIN, StreamedPolicy, evaluate
 from ridgeline.serving.streamed_schedule import scheduled
 
 T4 = cluster("1xT4")
@@ -27,7 +27,7 @@ LENGTHS = {"prompt_tokens": 512, "output_tokens": 32}
 
 
 def asked(**words: Any) -> Offload:
-    return Offload(technique=Technique.STREAMED, **({"processors": "Skylake", "dram_bytes": 208e9} | words))
+    return Offload(technique=OffloadMethod.STREAMED, **({"processors": "Skylake", "dram_bytes": 208e9} | words))
 
 
 def found(model: str = "opt-30b", **words: Any) -> PolicyReport:
@@ -50,7 +50,7 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
         shares = rng.dirichlet((0.3, 1.0, 0.05), size=3) * np.array([1.0, 1.0, 0.0])
         shares /= shares.sum(axis=1, keepdims=True)
         sizes = int(rng.integers(1, 80)), int(rng.integers(1, 8))
-        policy = Policy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=PLAIN[0])
+        policy = StreamedPolicy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=PLAIN[0])
         if evaluate(job, limits, policy).fits(limits):
             tried += 1
             took = scheduled(job, limits, policy)

@@ -19,7 +19,7 @@ from ridgeline.predict import Predictor
 from ridgeline.report.report import SearchReport
 from ridgeline.seams.context import context_style
 from ridgeline.search.complete import complete
-from ridgeline.search.grid import Grid
+from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Group
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space, chunk_choices, data_parallel, degrees, legal
@@ -52,7 +52,7 @@ def whole(it: Searcher) -> list[Group]:
     asked = it.predictor.limits, it.predictor.workload, it.predictor.cluster
     every = list(degrees(it.space, *asked))
     kept = [one for one, keeps in zip(every, legal(every, *asked)[0], strict=True) if keeps]
-    return list(Grid(it.predictor, it.space, kept).groups())
+    return list(PricedGrid(it.predictor, it.space, kept).groups())
 
 
 # the account ---------------------------------------------------------------------------------------

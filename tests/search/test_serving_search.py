@@ -20,7 +20,7 @@ from ridgeline.scenario.serving_words import deployed
 from ridgeline.search import serving
 from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import ATTAINED, Metrics, Objective, measure
 from ridgeline.serving.replay import replay
@@ -32,7 +32,7 @@ from ridgeline.serving.traffic.traffic import Traffic
 MODEL, SPARSE = load("llama-3.1-8b"), load("mixtral-8x7b")
 FOUR, EIGHT = cluster("4xH100-SXM"), cluster("8xH100-SXM")
 BOUNDS = Objective(ttft_s=0.3, tpot_s=0.03)
-WHOLE = Space(pools=False)
+WHOLE = ServingSpace(pools=False)
 RATES = (30, 50, 80)
 
 
@@ -206,7 +206,7 @@ def test_experts_are_divided_or_whole() -> None:
 
 def test_narrower_formats_are_those_of_the_device() -> None:
     def weights(name: str) -> set[str]:
-        return {one.weights for one in deployments(MODEL, cluster(name), Space(quantize=True))}
+        return {one.weights for one in deployments(MODEL, cluster(name), ServingSpace(quantize=True))}
 
     assert weights("1xA100-SXM-80GB") == {""}
     assert weights("1xH100-SXM") == {"", "fp8"}
@@ -241,14 +241,18 @@ def test_nano_batches_are_searched_with_attention_ranks() -> None:
 
 
 def test_cut_caches_are_not_sent_between_pools() -> None:
-    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=Space(fixed={"kv_kept": 512, "tp": 1}), top=1000)
+    result = search_serving(
+        MODEL, FOUR, load_of(50), BOUNDS, space=ServingSpace(fixed={"kv_kept": 512, "tp": 1}), top=1000
+    )
     assert {len(one.deployments) for one in result.ranked} == {1}
     assert {each.technique for one in result.ranked for each in one.deployments} == {("kv-budget(tokens=512)",)}
     assert not result.refused
 
 
 def test_divided_devices_are_searched_without_pools() -> None:
-    result = search_serving(MODEL, FOUR, load_of(50), BOUNDS, space=Space(fixed={"split": True, "tp": 1}), top=1000)
+    result = search_serving(
+        MODEL, FOUR, load_of(50), BOUNDS, space=ServingSpace(fixed={"split": True, "tp": 1}), top=1000
+    )
     assert {len(one.deployments) for one in result.ranked} == {1}
     assert {(each.technique, each.pp) for one in result.ranked for each in one.deployments} == {
         (("divided-device",), 1)

@@ -18,7 +18,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.apart import ApartTables, expert_layers, micro_batches_s, reached_devices
 from ridgeline.serving.ends import LOW, table_at
 from ridgeline.serving.engine import Engine, engine
@@ -190,9 +190,9 @@ def test_what_is_not_modelled_is_refused(words: dict[str, Any]) -> None:
 
 def test_a_search_tries_every_number_of_expert_devices() -> None:
     eight = cluster("8xH100-SXM")
-    grid = list(deployments(load("mixtral-8x7b"), eight, Space(pools=False, fixed={"apart": True, "tp": 1})))
+    grid = list(deployments(load("mixtral-8x7b"), eight, ServingSpace(pools=False, fixed={"apart": True, "tp": 1})))
     assert {(one.dp, one.expert_devices) for one in grid} == {
         (dp, count) for dp in (1, 2, 4, 8) for count in (1, 2, 4, 8) if dp + count <= 8
     }
     assert {(one.pp, one.ep) for one in grid} == {(1, 1)}
-    assert not list(deployments(load("llama-3.1-8b"), eight, Space(pools=False, fixed={"apart": True, "tp": 1})))
+    assert not list(deployments(load("llama-3.1-8b"), eight, ServingSpace(pools=False, fixed={"apart": True, "tp": 1})))

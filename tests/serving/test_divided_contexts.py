@@ -21,7 +21,7 @@ from ridgeline.lower.pieces import Core
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.plan.deployment import Router
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.traffic.lengths import Fixed
@@ -199,7 +199,9 @@ def test_a_search_divides_long_contexts_where_ranks_hold_copies() -> None:
     eight = cluster("8xH200")
 
     def tried(model: Any, longest: int, **stated: Any) -> set[tuple[int, int]]:
-        return {(one.tp, one.kv_ranks) for one in deployments(model, eight, Space(fixed=stated), longest=longest)}
+        return {
+            (one.tp, one.kv_ranks) for one in deployments(model, eight, ServingSpace(fixed=stated), longest=longest)
+        }
 
     assert {ranks for _, ranks in tried(DEEPSEEK, 8192)} == {1}
     assert tried(DEEPSEEK, 65_536) == {(tp, ranks) for tp in (1, 2, 4, 8) for ranks in {1, tp}}

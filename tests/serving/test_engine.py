@@ -19,7 +19,7 @@ from ridgeline.facts.engines import EngineUse, ModelTraits, engine_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
-from ridgeline.lower.pieces import Elementwise
+from ridgeline.lower.pieces import ElementwisePiece
 from ridgeline.plan.deployment import Preemption, Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
@@ -436,7 +436,7 @@ def test_a_processor_launches_kernels_and_then_runs_them() -> None:
     kernels = sum(
         count * piece.kernels
         for count, pieces in [*layers, (1, served.embedding), (1, served.head)]
-        for piece in pieces if isinstance(piece, Elementwise)
+        for piece in pieces if isinstance(piece, ElementwisePiece)
     )  # fmt: skip
     assert kernels > 20 * len(LLAMA.graph.layers)  # norms and rotary embeddings in pieces
     longer = slower.lane.mid[0] + slower.head.mid[0] - quicker.lane.mid[0] - quicker.head.mid[0]

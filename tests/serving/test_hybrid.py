@@ -17,22 +17,24 @@ from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_habits import Habits, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import Order, Placement, Technique, popularity, use_share
+from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod, popularity, use_share
 
 HOST = Processors(cpu=cpu("Xeon Gold 6454S"), sockets=1, cores=32, memory_bytes_per_s=307.2e9, memory_bytes=512e9)
 LINK = 31e9 * 0.88  # PCIe 4.0 of sixteen lanes, as a 4090 has, at the share that long copies reach [byte/s]
 MIXTRAL_EXPERT_BYTES = 3 * 4096 * 14336 * 2  # of one expert in one layer, 16 bits
 
 
-def mixtral(technique: Technique = Technique.COMPUTED, *, device: str | None = "RTX-4090", **changes: object) -> Hybrid:
-    placement = {"share": 0.0, **{k: v for k, v in changes.items() if k in Placement.__dataclass_fields__}}
+def mixtral(
+    technique: OffloadMethod = OffloadMethod.COMPUTED, *, device: str | None = "RTX-4090", **changes: object
+) -> Hybrid:
+    placement = {"share": 0.0, **{k: v for k, v in changes.items() if k in HostPlacement.__dataclass_fields__}}
     rest = {k: v for k, v in changes.items() if k in ("host", "habits", "host_bytes", "model")}
     habits = rest.get("habits", Habits(kernel=Kernel.VECTOR, launches="graph"))
     return Hybrid(
         load(str(rest.get("model", "mixtral-8x7b"))),
         None if device is None else machine(cluster(f"1x{device}")),
         rest.get("host", HOST),  # type: ignore[arg-type]
-        Placement(technique=technique, **placement),  # type: ignore[arg-type]
+        HostPlacement(technique=technique, **placement),  # type: ignore[arg-type]
         deployment=deployed(),
         formats=Formats(),
         habits=habits,  # type: ignore[arg-type]
@@ -55,22 +57,22 @@ def test_experts_of_the_device_run_beside_those_of_the_host() -> None:
 
 
 def test_layers_filled_from_the_front_are_not_called_on_the_host() -> None:
-    front, even = mixtral(share=0.5, order=Order.FRONT), mixtral(share=0.5)
+    front, even = mixtral(share=0.5, order=DeviceOrder.FRONT), mixtral(share=0.5)
     calls = [float(decode(hybrid, 1.0, 512.0).sync[0]) - hybrid.loop_s for hybrid in (front, even)]
     assert calls[0] == pytest.approx(0.5 * calls[1])
 
 
 def test_fetched_experts_cross_the_link() -> None:
-    hybrid = mixtral(Technique.FETCHED, order=Order.UNIFORM)
+    hybrid = mixtral(OffloadMethod.FETCHED, order=DeviceOrder.UNIFORM)
     parts = decode(hybrid, 1.0, 512.0)
     assert float(parts.link[0]) == pytest.approx(32 * 2 * MIXTRAL_EXPERT_BYTES / LINK, rel=1e-3)
-    ahead = mixtral(Technique.FETCHED, order=Order.UNIFORM, habits=Habits(launches="graph", prefetch=True))
+    ahead = mixtral(OffloadMethod.FETCHED, order=DeviceOrder.UNIFORM, habits=Habits(launches="graph", prefetch=True))
     assert float(decode(ahead, 1.0, 512.0).total[0]) < float(parts.total[0])
 
 
 def test_fiddler_takes_the_sooner_of_both() -> None:
     choosing = mixtral(habits=Habits(kernel=Kernel.VECTOR, launches="graph", fetches=True))
-    computing, fetching = mixtral(), mixtral(Technique.FETCHED, order=Order.UNIFORM)
+    computing, fetching = mixtral(), mixtral(OffloadMethod.FETCHED, order=DeviceOrder.UNIFORM)
     for run in (lambda h: decode(h, 1.0, 64.0), lambda h: prefill(h, 1.0, 2048.0)):
         best = min(float(run(computing).total[0]), float(run(fetching).total[0]))
         assert float(run(choosing).total[0]) <= best * (1 + 1e-9)
@@ -85,21 +87,21 @@ def test_long_prompts_bring_all_experts_once() -> None:
 
 
 def test_streamed_layers_cross_whole_unless_only_touched_experts_do() -> None:
-    every = mixtral(Technique.STREAMED, habits=Habits(launches="graph", touched=False))
-    some = mixtral(Technique.STREAMED, habits=Habits(launches="graph", touched=True))
+    every = mixtral(OffloadMethod.STREAMED, habits=Habits(launches="graph", touched=False))
+    some = mixtral(OffloadMethod.STREAMED, habits=Habits(launches="graph", touched=True))
     difference = float((decode(every, 1.0, 64.0).link - decode(some, 1.0, 64.0).link)[0])
     assert difference == pytest.approx(32 * 6 * MIXTRAL_EXPERT_BYTES / LINK, rel=1e-3)
 
 
 def test_layers_streamed_from_disk_wait_for_it() -> None:
-    inside, outside = (mixtral(Technique.STREAMED, from_disk=disk) for disk in (False, True))
+    inside, outside = (mixtral(OffloadMethod.STREAMED, from_disk=disk) for disk in (False, True))
     slower = float(decode(outside, 1.0, 64.0).total[0]) - float(decode(inside, 1.0, 64.0).total[0])
     assert slower == pytest.approx(float(decode(outside, 1.0, 64.0).disk[0]))
     assert slower > 32 * 2 * MIXTRAL_EXPERT_BYTES / 7e9
 
 
 def test_a_host_alone_reads_every_weight_once_a_token() -> None:
-    hybrid = mixtral(Technique.HOST, device=None, model="llama-2-7b", habits=Habits(), host_bytes=0.5)
+    hybrid = mixtral(OffloadMethod.HOST, device=None, model="llama-2-7b", habits=Habits(), host_bytes=0.5)
     parts = decode(hybrid, 1.0, 1.0)
     weights = 0.5 * (6.738e9 - 32000 * 4096)  # all but the embedding
     bound = weights / HOST.read_bytes_per_s
@@ -111,7 +113,12 @@ def test_a_dense_file_larger_than_memory_is_read_again_and_again() -> None:
     fits, reads = (
         decode(
             mixtral(
-                Technique.DISK, device=None, model="llama-2-7b", habits=Habits(), host_bytes=0.5, resident_bytes=size
+                OffloadMethod.DISK,
+                device=None,
+                model="llama-2-7b",
+                habits=Habits(),
+                host_bytes=0.5,
+                resident_bytes=size,
             ),
             1.0,
             1.0,
@@ -126,7 +133,9 @@ def test_layers_split_between_device_and_host_lie_between_both() -> None:
     times = [
         float(
             decode(
-                mixtral(Technique.LAYERS, share=share, model="llama-2-7b", habits=Habits(launches="native")), 1.0, 128.0
+                mixtral(OffloadMethod.LAYERS, share=share, model="llama-2-7b", habits=Habits(launches="native")),
+                1.0,
+                128.0,
             ).total[0]
         )
         for share in (0.25, 0.5, 0.75)
@@ -141,11 +150,11 @@ def test_what_fits_is_held_and_what_does_not_is_refused() -> None:
     with pytest.raises(NoPlanError, match="do not fit"):
         decode(mixtral(host=Processors(**{**vars(HOST), "memory_bytes": 64e9})), 1.0, 64.0)
     with pytest.raises(PlanError, match="no processor"):
-        mixtral(Technique.LAYERS, host=None)
+        mixtral(OffloadMethod.LAYERS, host=None)
     with pytest.raises(PlanError, match="needs an accelerator"):
-        mixtral(Technique.NEURONS, device=None)
+        mixtral(OffloadMethod.NEURONS, device=None)
     with pytest.raises(PlanError, match="share"):
-        Placement(technique=Technique.HOST, share=1.5)
+        HostPlacement(technique=OffloadMethod.HOST, share=1.5)
 
 
 def test_a_cache_that_no_device_holds_is_brought_or_read_where_it_lies() -> None:
@@ -155,23 +164,24 @@ def test_a_cache_that_no_device_holds_is_brought_or_read_where_it_lies() -> None
     assert not hybrid.cache_fits(tokens)
     parts, fewer = decode(hybrid, 512.0, 2048.0), decode(hybrid, 512.0, 1.0)
     assert float((parts.host - fewer.host)[0]) == pytest.approx(tokens * 131_072 / HOST.read_bytes_per_s, rel=1e-6)
-    alone = mixtral(Technique.FETCHED, order=Order.UNIFORM, host=None)
+    alone = mixtral(OffloadMethod.FETCHED, order=DeviceOrder.UNIFORM, host=None)
     moved = decode(alone, 512.0, 2048.0).link - decode(alone, 512.0, 1.0).link
     assert float(moved[0]) == pytest.approx(tokens * 131_072 / LINK, rel=1e-6)
 
 
 def test_shares_of_uses() -> None:
-    assert use_share(8, 0.25, Order.UNIFORM, 1.0) == 0.25
+    assert use_share(8, 0.25, DeviceOrder.UNIFORM, 1.0) == 0.25
     assert popularity(2, 1.0).tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert use_share(2, 0.5, Order.FREQUENT, 1.0) == pytest.approx(2 / 3)
-    assert use_share(64, 0.25, Order.RECENT, 0.0) == pytest.approx(0.25)  # all alike: a cache knows nothing
+    assert use_share(2, 0.5, DeviceOrder.FREQUENT, 1.0) == pytest.approx(2 / 3)
+    assert use_share(64, 0.25, DeviceOrder.RECENT, 0.0) == pytest.approx(0.25)  # all alike: a cache knows nothing
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.99), st.floats(0.0, 2.0))
 @settings(max_examples=60)
 def test_popular_placement_is_best_and_chance_worst(experts: int, share: float, skew: float) -> None:
     chance, recent, popular = (
-        use_share(experts, share, order, skew) for order in (Order.UNIFORM, Order.RECENT, Order.FREQUENT)
+        use_share(experts, share, order, skew)
+        for order in (DeviceOrder.UNIFORM, DeviceOrder.RECENT, DeviceOrder.FREQUENT)
     )
     assert chance <= recent + 1e-9
     assert recent <= popular + 1e-6
@@ -191,7 +201,7 @@ def test_an_iteration_takes_the_loop_of_its_engine() -> None:
 
 
 def test_cold_neurons_run_beside_hot_ones() -> None:
-    few, many = (mixtral(Technique.NEURONS, share=share, model="opt-30b") for share in (0.1, 0.5))
+    few, many = (mixtral(OffloadMethod.NEURONS, share=share, model="opt-30b") for share in (0.1, 0.5))
     slow, fast = decode(few, 1.0, 64.0), decode(many, 1.0, 64.0)
     assert float(fast.host[0]) < float(slow.host[0])
     missed = 1 - 0.8 * 0.1 / 0.26  # of uses: a tenth of the neurons are hot ones, which are 26 % and 80 % of uses

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Metrics, Objective, measure
-from ridgeline.serving.sampling import Sampling, half_width, sampling, widened, widened_share
+from ridgeline.serving.sampling import SamplingBands, half_width, sampling, widened, widened_share
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 
@@ -27,7 +27,7 @@ def done(latency_s: Any, output: Any, line: Traffic) -> Any:
     )  # fmt: skip
 
 
-def drawn(latency_s: Any, output: Any, line: Traffic, objective: Objective) -> tuple[Metrics, Sampling | None]:
+def drawn(latency_s: Any, output: Any, line: Traffic, objective: Objective) -> tuple[Metrics, SamplingBands | None]:
     found = done(latency_s, output, line)
     metrics = measure(found, line, objective)
     return metrics, sampling(found, line, metrics, objective)

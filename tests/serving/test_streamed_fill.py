@@ -17,11 +17,11 @@ from ridgeline.predict.offloaded import Offload, hybrid_of, offloaded
 from ridgeline.report.offloaded import OffloadReport, PolicyReport
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.offload_placement import best_policy
-from ridgeline.serving.hybrid_placement import Technique
-from ridgeline.serving.streamed_costs import CACHE, HIDDEN, WEIGHTS, Machine, Method
+from ridgeline.serving.hybrid_placement import OffloadMethod
+from ridgeline.serving.streamed_costs import CACHE, HIDDEN, WEIGHTS, HostMachine, Method
 from ridgeline.serving.streamed_fill import filled
 from ridgeline.serving.streamed_machine import job_of, machine_of, methods_of
-from ridgeline.serving.streamed_policy import Policy, evaluate
+from ridgeline.serving.streamed_policy import StreamedPolicy, evaluate
 
 T4 = cluster("1xT4")
 LENGTHS = {"prompt_tokens": 512, "output_tokens": 32}
@@ -29,7 +29,7 @@ WEIGHTS_16 = deployed(weights="fp16")
 
 
 def asked(**words: Any) -> Offload:
-    return Offload(technique=Technique.STREAMED, **({"processors": "Skylake", "dram_bytes": 208e9} | words))
+    return Offload(technique=OffloadMethod.STREAMED, **({"processors": "Skylake", "dram_bytes": 208e9} | words))
 
 
 def predicted(batch: int, **words: Any) -> OffloadReport:
@@ -42,13 +42,13 @@ def plan() -> PolicyReport:
 
 
 @pytest.fixture(scope="module")
-def limits() -> Machine:
+def limits() -> HostMachine:
     hybrid, _ = hybrid_of(load("opt-30b"), T4, WEIGHTS_16, asked(), "FlexGen")
     return machine_of(hybrid, job_of(load("opt-30b"), 512, 32), 208e9)
 
 
-def policy_of(plan: PolicyReport) -> Policy:
-    return Policy(
+def policy_of(plan: PolicyReport) -> StreamedPolicy:
+    return StreamedPolicy(
         gpu_batch=plan.gpu_batch, gpu_batches=plan.gpu_batches, method=Method(cpu_attention=plan.cpu_attention),
         shares=np.array(list(plan.shares.values())),
     )  # fmt: skip
@@ -86,7 +86,7 @@ def test_no_stated_placement_beats_the_bound_of_the_plan(
     plan: PolicyReport, size: int, batches: int, seed: int, on_processors: bool
 ) -> None:
     shares = np.random.default_rng(seed).dirichlet((0.2, 1.0), size=3)
-    policy = Policy(
+    policy = StreamedPolicy(
         gpu_batch=size, gpu_batches=batches, method=Method(cpu_attention=on_processors),
         shares=np.column_stack([shares, np.zeros(3)]),
     )  # fmt: skip
@@ -100,9 +100,9 @@ def test_no_stated_placement_beats_the_bound_of_the_plan(
 @given(st.integers(1, 400), st.floats(4e9, 8e10), st.floats(5e10, 5e11), st.sampled_from([0.0, 1e12]))
 @settings(max_examples=15, deadline=None)
 def test_fillings_fit_and_leave_no_room_for_more(
-    limits: Machine, batch: int, gpu: float, dram: float, disk: float
+    limits: HostMachine, batch: int, gpu: float, dram: float, disk: float
 ) -> None:
-    machine = Machine(**{**vars(limits), "gpu_bytes": gpu, "cpu_bytes": dram, "disk_bytes": disk})
+    machine = HostMachine(**{**vars(limits), "gpu_bytes": gpu, "cpu_bytes": dram, "disk_bytes": disk})
     job = job_of(load("opt-30b"), 512, 32)
     try:
         policy, run = filled(job, machine, (Method(),), batch)

@@ -11,14 +11,14 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving.hybrid_placement import Technique
-from ridgeline.serving.streamed_costs import Job, Machine, Method
+from ridgeline.serving.hybrid_placement import OffloadMethod
+from ridgeline.serving.streamed_costs import HostMachine, Job, Method
 from ridgeline.serving.streamed_machine import job_of, machine_of
-from ridgeline.serving.streamed_policy import Policy, evaluate
+from ridgeline.serving.streamed_policy import StreamedPolicy, evaluate
 from ridgeline.serving.streamed_schedule import least, scheduled
 
 JOB = Job(layers=3, hidden=64, feed_forward=256, heads=4, prompt_tokens=16, output_tokens=5)
-MACHINE = Machine(
+MACHINE = HostMachine(
     gpu_bytes=1e9, cpu_bytes=1e9, disk_bytes=1e9, cpu_to_gpu_bytes_per_s=1e6, gpu_to_cpu_bytes_per_s=2e6,
     gpu_to_cpu_cache_bytes_per_s=5e5, disk_read_bytes_per_s=4e5, disk_write_bytes_per_s=3e5,
     disk_write_cache_bytes_per_s=2e5, matmul_prefill_flop_per_s=1e8, matmul_decode_flop_per_s=1e8,
@@ -27,14 +27,16 @@ MACHINE = Machine(
 )  # fmt: skip
 
 
-def drawn(rng: np.random.Generator) -> Policy:
+def drawn(rng: np.random.Generator) -> StreamedPolicy:
     shares = rng.dirichlet((0.5, 1.0, 0.3), size=3)
     shares[2] = [shares[2, 0], 1.0 - shares[2, 0], 0.0]
     method = Method(cpu_attention=bool(rng.integers(2)))
-    return Policy(gpu_batch=int(rng.integers(1, 9)), gpu_batches=int(rng.integers(1, 6)), shares=shares, method=method)
+    return StreamedPolicy(
+        gpu_batch=int(rng.integers(1, 9)), gpu_batches=int(rng.integers(1, 6)), shares=shares, method=method
+    )
 
 
-def loop_s(job: Job, machine: Machine, policy: Policy) -> tuple[float, float]:
+def loop_s(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[float, float]:
     """The loop as its source has it, one batch of one half layer after the other, in the middle of a run [s]."""
     m, b, width = machine, policy.gpu_batch, job.hidden
     (_, wc, wd), (cg, _, cd), (_, hc, _) = policy.shares
@@ -136,14 +138,14 @@ def test_policies_of_its_authors_take_what_they_measured(
     model: str, prompt: int, sizes: tuple[int, int], percent: tuple[int, ...], measured: float
 ) -> None:
     """On a T4 in a cloud, 32 tokens each (flexllmgen, benchmark/flexllmgen/bench_suite.py); nothing is fitted."""
-    asked = Offload(technique=Technique.STREAMED, processors="Skylake", dram_bytes=208e9)
+    asked = Offload(technique=OffloadMethod.STREAMED, processors="Skylake", dram_bytes=208e9)
     where = cluster("1xT4")
     hybrid, _ = hybrid_of(load(model), where, deployed(weights="fp16"), asked, "FlexGen")
     job = job_of(load(model), prompt, 32)
     first = np.array(percent, dtype=float).reshape(3, 2) / 100
     shares = np.column_stack([first, 1.0 - first.sum(axis=1)])
     cpu = percent[3] > 0
-    policy = Policy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=Method(cpu_attention=cpu))
+    policy = StreamedPolicy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=Method(cpu_attention=cpu))
     limits = machine_of(hybrid, job, asked.dram_bytes)
     found = scheduled(job, limits, policy)
     tokens_per_s = policy.block * 32 / (found.prefill_s + found.decode_s)

@@ -19,9 +19,9 @@ from ridgeline.serving.traffic.lengths import (
     Empirical,
     Fixed,
     LengthLaw,
+    LengthQuantiles,
     LogNormal,
     Normal,
-    Quantiles,
     Uniform,
     interpolated,
 )
@@ -129,8 +129,8 @@ def test_weibull_takes_a_shape() -> None:
         (lambda: Uniform(low=5, high=4), "5 to 4"),
         (lambda: Normal(mean=math.nan, deviation=1), "mean nan"),
         (lambda: LogNormal(mean=0, cv=1), "mean 0"),
-        (lambda: Quantiles(levels=(0.5, 0.1), tokens=(1, 2)), "levels"),
-        (lambda: Quantiles(levels=(0.1, 0.5), tokens=(5, 2)), "none below its left"),
+        (lambda: LengthQuantiles(levels=(0.5, 0.1), tokens=(1, 2)), "levels"),
+        (lambda: LengthQuantiles(levels=(0.1, 0.5), tokens=(5, 2)), "none below its left"),
         (lambda: Empirical(seen=np.zeros(0, dtype=np.int64)), "at least one"),
         (lambda: servegen(scale=0), "scale 0"),
         (lambda: servegen(scale=1e6), "limit"),
@@ -169,7 +169,7 @@ def test_clipped_lengths_stay_within() -> None:
 
 
 def test_quantiles_come_back() -> None:
-    law = Quantiles(levels=LEVELS, tokens=(10, 40, 90, 200, 500, 900, 4000))
+    law = LengthQuantiles(levels=LEVELS, tokens=(10, 40, 90, 200, 500, 900, 4000))
     drawn = law.draw(np.random.default_rng(0), 400_000)
     assert np.quantile(drawn, LEVELS) == pytest.approx(np.array(law.tokens), rel=0.03)
     assert (drawn.min(), drawn.max()) == (10, 4000)

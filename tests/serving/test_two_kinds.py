@@ -20,7 +20,7 @@ from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h, instance_usd
 from ridgeline.scenario.serving import fitting_instances, serving_from_words
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.serving import search_serving
-from ridgeline.search.serving_space import Space, deployments, fleets
+from ridgeline.search.serving_space import ServingSpace, deployments, fleets
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import Band, Objective
 from ridgeline.serving.step import StepTables
@@ -178,12 +178,12 @@ def test_a_scenario_names_the_devices_beside() -> None:
 
 
 def test_a_search_tries_both_kinds_and_splits_over_both() -> None:
-    grid = list(deployments(load("mixtral-8x7b"), both(), Space(micro_batches=(3,), fixed={"tp": 1})))
+    grid = list(deployments(load("mixtral-8x7b"), both(), ServingSpace(micro_batches=(3,), fixed={"tp": 1})))
     apart = {(one.kind, one.dp, one.expert_devices) for one in grid if one.expert_kind}
     assert apart == {(kind, dp, e) for kind in ("L40S", "H100-SXM") for dp in (1, 2, 4, 8) for e in (1, 2, 4, 8)}
     assert {one.kind for one in grid if not one.expert_devices} == {"L40S", "H100-SXM"}
     assert all(one.expert_kind != one.kind for one in grid)
-    only = list(deployments(load("mixtral-8x7b"), both(), Space(fixed={"tp": 1, "apart": True})))
+    only = list(deployments(load("mixtral-8x7b"), both(), ServingSpace(fixed={"tp": 1, "apart": True})))
     assert only
     assert all(one.expert_kind for one in only)
     assert {one.micro_batches for one in only} == {2, 3, 4}
@@ -199,7 +199,7 @@ def test_fleets_fill_both_kinds() -> None:
     def none(one: Deployment) -> tuple[Engine, StepTables]:
         return made(**{name: getattr(one, name) for name in ("kind", "expert_kind", "tp", "dp", "expert_devices")})
 
-    found = list(fleets(shapes, both(), Space(), none, asked))
+    found = list(fleets(shapes, both(), ServingSpace(), none, asked))
     counts = [tuple(one.instances for one in fleet) for fleet in found]
     assert counts == [(2,), (4,), (2,), (2, 4)]  # each alone, and whole instances of both kinds at once
 
@@ -207,7 +207,10 @@ def test_fleets_fill_both_kinds() -> None:
 def test_the_best_of_a_fleet_of_two_kinds_is_no_worse_than_that_of_either() -> None:
     """Under an objective that all keep to, the one with the fewest devices, whichever kind it is of."""
     asked = traffic([0.5 * place for place in range(12)], [256] * 12, [32] * 12)
-    space, stated = Space(token_budgets=(None,), max_seqs=(None,), pools=False, micro_batches=(3,)), {"max_seqs": 64}
+    space, stated = (
+        ServingSpace(token_budgets=(None,), max_seqs=(None,), pools=False, micro_batches=(3,)),
+        {"max_seqs": 64},
+    )
     goal = Objective(ttft_s=5.0, tpot_s=1.0)
     mixed = search_serving(load("mixtral-8x7b"), both(), asked, goal, space=replace(space, fixed=stated))
     alone = [

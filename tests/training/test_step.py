@@ -19,7 +19,7 @@ from ridgeline.seams.registry import names
 from ridgeline.seams.states import Tensor
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.bounds import step_bound_s
-from ridgeline.training.exchanges import Exchange, Sharding, exchange_rules
+from ridgeline.training.exchanges import ShardExchange, Sharding, exchange_rules
 from ridgeline.training.optimizer import OPERATIONS, RankUpdate, optimizer_seconds
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import StageTimes
@@ -261,7 +261,7 @@ def test_a_table_of_plans_is_bounded_as_each_plan() -> None:
         ONE,
         4,
         stacked,
-        Exchange(**{n: np.array([getattr(r, n) for r in rules]) for n in vars(rules[0])}),
+        ShardExchange(**{n: np.array([getattr(r, n) for r in rules]) for n in vars(rules[0])}),
     )
     for index, plan in enumerate(plans):
         factor = float(scale[index, 0, 0])

@@ -53,7 +53,7 @@ def _asked_of(asked: ServingScenario) -> tuple[Traffic, Objective, tuple[str, ..
 def _search(asked: ServingScenario, given: SimpleNamespace) -> None:
     from ridgeline.report.serving_json import search_as_dict
     from ridgeline.search.serving import search_serving
-    from ridgeline.search.serving_space import Space
+    from ridgeline.search.serving_space import ServingSpace
 
     traffic, objective, assumed = _asked_of(asked)
     router = asked.router if "router" in asked.stated else Router.LEAST_LOADED
@@ -64,7 +64,7 @@ def _search(asked: ServingScenario, given: SimpleNamespace) -> None:
 
         assumed = (*assumed, f"{asked.draft.name} {_DRAFTS}")
         drafted = drafted_for(asked.model, asked.draft, asked.cluster, traffic, operation=operation_of(asked))
-    space = Space(
+    space = ServingSpace(
         quantize=given.quantize, pools=given.pools, loads=loads_from(asked), fixed=asked.stated, drafted=drafted
     )
     try:

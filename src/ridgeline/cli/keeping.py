@@ -28,7 +28,7 @@ def cache_folder() -> Path:
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "ridgeline"
 
 
-class Kept:
+class KeptAnswers:
     """The answers of an interrupted run of the same question, and those added to them.
 
     `question` is everything that the answers depend on beside the package itself, whose files are part of the name of
@@ -113,9 +113,9 @@ class Kept:
 
 
 @contextmanager
-def kept(command: str, question: bytes | None) -> Iterator[Kept]:
+def kept(command: str, question: bytes | None) -> Iterator[KeptAnswers]:
     """What an interrupted run left, told on the error stream; removed when the block ends well."""
-    found = Kept(command, question)
+    found = KeptAnswers(command, question)
     if found.answers:
         print(f"going on after {len(found.answers):,} answers of a run that was interrupted", file=sys.stderr)
     try:

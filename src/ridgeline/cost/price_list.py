@@ -27,7 +27,7 @@ from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Nu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class KernelPolicy:
     """Whose kernels run, and what is known of them that is preferred.
 
     Of an `engine` (vllm, sglang, trtllm; nccl; '' any) in a `version`, or of what `library` names, the `rungs` that
@@ -43,7 +43,7 @@ class Policy:
     measured_only: bool = False
 
 
-def price(asked: Asked | Worked, machine: Machine, policy: Policy) -> Cost:
+def price(asked: Asked | Worked, machine: Machine, policy: KernelPolicy) -> Cost:
     """The cost of an operator with its 80 % interval, by the best evidence that the policy allows [s].
 
     Raises `DomainError` where none answers: a format or device that nobody measured and no formula prices.

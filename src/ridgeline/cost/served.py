@@ -43,7 +43,7 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.facts.transfer import transfer_evidence
-from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Experts, Product, Recurrence, Reduce
+from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Experts, Product, Recurrence, Reduce
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
@@ -131,7 +131,7 @@ class ServedPrices(LinkPrices):
     def _read(self, question: Question, model: FittedModel) -> Seconds:
         return model_seconds(question, model, stand_ins=self.own.stand_ins)
 
-    def stream(self, piece: Elementwise, rows: Array) -> Seconds:
+    def stream(self, piece: ElementwisePiece, rows: Array) -> Seconds:
         """A pass over elements as wide as the engine keeps activations [s]."""
         return self.streamed(self.own.pass_bytes * piece.elements * rows, piece.kernels)
 

@@ -17,7 +17,7 @@ from ridgeline.cost.machine import Machine, kernel_start_s, outside
 from ridgeline.cost.network import collective_seconds, datasheet_links, link_limit_s, path, send_seconds
 from ridgeline.cost.seconds import Seconds, limited, unfitted
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Reduce
+from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Reduce
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 Array = NDArray[np.float64]
@@ -37,7 +37,7 @@ class LinkPrices:
         lost = np.full(shape, kernels * constant("launch.stream"))
         return Seconds(mid=lost, low=0.5 * lost, high=2.0 * lost, compute=0.0 * lost, memory=0.0 * lost)
 
-    def stream(self, piece: Elementwise, rows: Array) -> Seconds:
+    def stream(self, piece: ElementwisePiece, rows: Array) -> Seconds:
         """A pass over elements of 16 bits: launch, first load, and bytes at the stream's rate [s].
 
         A processor that is the device issues a kernel and then runs it, so its launch is the time to issue one.

@@ -13,7 +13,7 @@ from ridgeline.graph.families.decoder import Stack
 from ridgeline.graph.families.registry import Family, family, nested, texts, types, wrappers
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.model import Graph, Model
-from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
+from ridgeline.graph.spec import AttentionSpec, GatedDelta, LayerSpec, Lightning, Mlp, Moe, StateSpace
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -160,10 +160,10 @@ def _dims(stack: Stack, graph: Graph) -> dict[str, float | int | str | bool | No
     return dims
 
 
-def _layer_dims(layer: Layer) -> dict[str, int | bool | str]:
+def _layer_dims(layer: LayerSpec) -> dict[str, int | bool | str]:
     dims: dict[str, int | bool | str] = {}
     match layer.mixer:
-        case Attention() as mixer:
+        case AttentionSpec() as mixer:
             dims |= {"heads": mixer.heads, "kv_heads": mixer.kv_heads, "head_dim": mixer.qk_dim}
             dims |= {"window": mixer.window} if mixer.window else {}
             dims |= {"kv_rank": mixer.latent.kv_rank} if mixer.latent else {}

@@ -15,7 +15,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
 from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
-from ridgeline.graph.vision import Layers, Stage, Turned
+from ridgeline.graph.vision import Layers, Turned, VisionStage
 
 PYRAMID = 256  # channels of every level
 COCO_SIDE = 986
@@ -76,7 +76,7 @@ def _block(name: str, ops: Sequence[Op]) -> Block:
     return Block(name=name, ops=tuple(ops), boundaries=())
 
 
-def _retina(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
+def _retina(spec: Detector, net: Layers, stages: Sequence[VisionStage]) -> list[Block]:
     """Levels 3 to 7 of a pyramid; four convolutions and a last one for classes and for boxes, on every level."""
     pyramid, sides = pyramid_ops(net, stages[1:])
     for level in (6, 7):
@@ -95,7 +95,7 @@ def _retina(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]
     return [_block("pyramid", pyramid), _block("heads", ops)]
 
 
-def pyramid_ops(net: Layers, stages: Sequence[Stage]) -> tuple[list[Op], list[int]]:
+def pyramid_ops(net: Layers, stages: Sequence[VisionStage]) -> tuple[list[Op], list[int]]:
     """A 1 x 1 convolution of each stage, coarser levels doubled and added, and a 3 x 3 one; and the levels' sides."""
     ops: list[Op] = []
     for number, stage in enumerate(stages):
@@ -117,7 +117,7 @@ def pyramid_ops(net: Layers, stages: Sequence[Stage]) -> tuple[list[Op], list[in
     return ops, [stage.side for stage in stages]
 
 
-def _ssd(spec: Detector, net: Layers, stages: Sequence[Stage]) -> list[Block]:
+def _ssd(spec: Detector, net: Layers, stages: Sequence[VisionStage]) -> list[Block]:
     """Six maps, each narrowed and halved from the one before; a convolution of each for classes and for boxes."""
     sides, channels, ops = [stages[-1].side], [stages[-1].channels], list[Op]()
     for number, (wide, narrow, out) in enumerate(EXTRA):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ridgeline.graph.embedding_head import embedding_ops, head_ops
 from ridgeline.graph.model import Block, Boundary, Graph
-from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, Op, Region, Role, Routing, RoutingOp, Saved, Split
+from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, Op, OpRole, Region, Routing, RoutingOp, Saved, Split
 from ridgeline.graph.parts import (
     STATISTIC_BYTES,
     activation_op,
@@ -23,15 +23,25 @@ from ridgeline.graph.parts import (
     residual_op,
     streams_op,
 )
-from ridgeline.graph.spec import Attention, EmbeddingHead, GatedDelta, Layer, Lightning, Mixer, Mlp, Moe, StateSpace
+from ridgeline.graph.spec import (
+    AttentionSpec,
+    EmbeddingHead,
+    GatedDelta,
+    LayerSpec,
+    Lightning,
+    Mixer,
+    Mlp,
+    Moe,
+    StateSpace,
+)
 
 _ROUTE_KERNELS = 4  # softmax or sigmoid, top-k, sum, divide
 _PERMUTE_KERNELS = 3  # sort, count, gather
 
 
-def graph_of(embedding_head: EmbeddingHead, layers: Sequence[Layer]) -> Graph:
+def graph_of(embedding_head: EmbeddingHead, layers: Sequence[LayerSpec]) -> Graph:
     """The graph of a stack: equal layers become one block, stored once."""
-    names: dict[Layer, str] = {}
+    names: dict[LayerSpec, str] = {}
     blocks: dict[str, Block] = {}
     for layer in layers:
         if layer not in names:
@@ -48,7 +58,7 @@ def graph_of(embedding_head: EmbeddingHead, layers: Sequence[Layer]) -> Graph:
     )
 
 
-def _name(layer: Layer, taken: set[str]) -> str:
+def _name(layer: LayerSpec, taken: set[str]) -> str:
     words = ["encoder"] if layer.encoder else ["decoder"] if layer.cross else []
     mixer = layer.mixer
     if isinstance(mixer, Lightning):
@@ -71,7 +81,7 @@ def _name(layer: Layer, taken: set[str]) -> str:
     return name
 
 
-def _entry_words(mixer: Attention) -> list[str]:
+def _entry_words(mixer: AttentionSpec) -> list[str]:
     """How far keys are kept: as entries of which some are chosen, as entries that all see, or not at all."""
     if mixer.entries is None:
         return []
@@ -80,7 +90,7 @@ def _entry_words(mixer: Attention) -> list[str]:
     return ["chosen" if mixer.entries.chosen else "compressed"]
 
 
-def block_of(layer: Layer, hidden: int, name: str) -> Block:
+def block_of(layer: LayerSpec, hidden: int, name: str) -> Block:
     """One layer's operators in execution order, with what each keeps."""
     ops = _parallel(layer, hidden) if layer.parallel else _sequential(layer, hidden)
     if layer.closing_norm:
@@ -105,7 +115,7 @@ def _memory(hidden: int) -> Op:
     return ElementwiseOp(name="encoder_output", region=Region.SEQUENCE, saved=(kept,), kernels=0)
 
 
-def _boundaries(layer: Layer, hidden: int) -> tuple[Boundary, ...]:
+def _boundaries(layer: LayerSpec, hidden: int) -> tuple[Boundary, ...]:
     tensor = Boundary(kind="tensor", width=hidden)
     count = sum(part is not None for part in (layer.mixer, layer.cross))
     edges = [tensor] * count
@@ -120,7 +130,7 @@ def _boundaries(layer: Layer, hidden: int) -> tuple[Boundary, ...]:
 
 def _part_ops(part: Mixer | Mlp | Moe, hidden: int, kept: tuple[Saved, ...], dropout: bool) -> list[Op]:
     match part:
-        case Attention():
+        case AttentionSpec():
             return attention_ops(part, hidden, kept, dropout=dropout)
         case Mlp():
             return mlp_ops(part, hidden, kept)
@@ -131,7 +141,7 @@ def _part_ops(part: Mixer | Mlp | Moe, hidden: int, kept: tuple[Saved, ...], dro
     return recurrent_ops(part, hidden, kept)
 
 
-def _sequential(layer: Layer, hidden: int) -> list[Op]:
+def _sequential(layer: LayerSpec, hidden: int) -> list[Op]:
     """Each part: norm before, on the output, or after the residual, as `placement` says."""
     ops: list[Op] = []
     parts = (("attention", layer.mixer), ("cross", layer.cross), ("mlp", layer.feed))
@@ -143,7 +153,7 @@ def _sequential(layer: Layer, hidden: int) -> list[Op]:
         if layer.streams > 1:
             ops.append(streams_op(f"streams_{label}_in", hidden, layer.streams, before=True))
         if layer.placement in ("pre", "sandwich"):
-            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=Role.ENTRY, saved_as=first or "norm"))
+            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=OpRole.ENTRY, saved_as=first or "norm"))
         else:
             kept = Saved(elements=hidden, region=Region.SEQUENCE, role=first)
         ops += _part_ops(part, hidden, (kept,), layer.dropout)
@@ -154,19 +164,19 @@ def _sequential(layer: Layer, hidden: int) -> list[Op]:
         else:
             ops.append(residual_op(f"{label}_residual", hidden, dropout=layer.dropout))
         if layer.placement == "post":
-            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=Role.ENTRY))
+            ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=OpRole.ENTRY))
     return ops
 
 
-def _parallel(layer: Layer, hidden: int) -> list[Op]:
+def _parallel(layer: LayerSpec, hidden: int) -> list[Op]:
     """Attention and feed-forward of the same input, added together."""
     assert layer.mixer is not None
     assert layer.feed is not None
     kept = (Saved(elements=hidden, region=Region.SEQUENCE),)
-    ops: list[Op] = [norm_op("attention_norm", layer.norm, hidden, role=Role.ENTRY, saved_as="input")]
+    ops: list[Op] = [norm_op("attention_norm", layer.norm, hidden, role=OpRole.ENTRY, saved_as="input")]
     ops += _part_ops(layer.mixer, hidden, kept, layer.dropout)
     if layer.parallel == "two":
-        ops.append(norm_op("mlp_norm", layer.norm, hidden, role=Role.ENTRY, keep=False))
+        ops.append(norm_op("mlp_norm", layer.norm, hidden, role=OpRole.ENTRY, keep=False))
         ops += _part_ops(layer.feed, hidden, kept, layer.dropout)
     else:
         ops += _part_ops(layer.feed, hidden, (), layer.dropout)
@@ -180,7 +190,7 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     rows = width * moe.top_k
     ops = [
         replace(
-            repeated("router", hidden, moe.experts, role=Role.ROUTER, bias=moe.router_bias, kept=kept),
+            repeated("router", hidden, moe.experts, role=OpRole.ROUTER, bias=moe.router_bias, kept=kept),
             wide=moe.router_wide,
         ),
         _route(moe),
@@ -193,7 +203,7 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     if moe.shared is not None:
         ops += mlp_ops(moe.shared, hidden, (), shared=True)
         if moe.shared_gate:
-            ops.append(repeated("shared_gate", hidden, 1, role=Role.SHARED_GATE))
+            ops.append(repeated("shared_gate", hidden, 1, role=OpRole.SHARED_GATE))
         ops.append(
             ElementwiseOp(
                 name="shared_add",
@@ -215,7 +225,7 @@ def _latent(name: str, k: int, n: int, moe: Moe) -> Op:
     fc1_latent_proj and fc2_latent_proj; vllm, model_executor/models/nemotron_h.py.
     """
     kept = () if name == "latent_in" else (Saved(elements=k, region=Region.SEQUENCE),)
-    return repeated(name, k, n, role=Role.WIDTH, bias=moe.expert.bias, kept=kept)
+    return repeated(name, k, n, role=OpRole.WIDTH, bias=moe.expert.bias, kept=kept)
 
 
 def _route(moe: Moe) -> Op:

@@ -21,7 +21,7 @@ SQUEEZED = 0.25  # width of a squeeze over that of the block's input, or of its 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class MobileStage:
     """`repeats` blocks of one shape: filter side, stride of the first, widening, channels out, what a squeeze narrows.
 
     'separable' has no widening layer, 'inverted' widens with 1 x 1, 'fused' with the filter itself, 'plain' is one
@@ -44,7 +44,7 @@ class Mobile:
     """Channels of the stem, stages, channels after the last; `width` and `depth` multiply those of the stages."""
 
     stem: int
-    stages: tuple[Stage, ...]
+    stages: tuple[MobileStage, ...]
     last: int = 1280
     late: bool = False  # the last widening follows the mean: one pixel, with a bias
     width: float = 1.0
@@ -54,14 +54,14 @@ class Mobile:
     unit: int = 8  # squeezes are rounded to multiples of it
 
 
-def _stages(rows: Iterable[str], squeeze: str = "") -> tuple[Stage, ...]:
+def _stages(rows: Iterable[str], squeeze: str = "") -> tuple[MobileStage, ...]:
     """Stages of lines 'kind repeats size stride expansion channels [squeeze|noskip]'."""
     found = []
     for line in rows:
         kind, *numbers = line.split()
         words = numbers[5:]
         found.append(
-            Stage(
+            MobileStage(
                 kind=kind, repeats=int(numbers[0]), size=int(numbers[1]), stride=int(numbers[2]),
                 expansion=float(numbers[3]), channels=int(numbers[4]), skips="noskip" not in words,
                 squeeze=next((word for word in words if word != "noskip"), squeeze),
@@ -108,7 +108,7 @@ def mobile(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, imag
     return trunk.model(name, "mobile", source="table of the paper")
 
 
-def _block(trunk: Trunk, stage: Stage, spec: Mobile, filters: int, stride: int) -> None:
+def _block(trunk: Trunk, stage: MobileStage, spec: Mobile, filters: int, stride: int) -> None:
     channels = trunk.channels
     wide = _rounded(channels * stage.expansion)
     if stage.kind == "ghost":
@@ -129,13 +129,13 @@ def _block(trunk: Trunk, stage: Stage, spec: Mobile, filters: int, stride: int) 
         trunk.add()
 
 
-def _squeeze(trunk: Trunk, stage: Stage, spec: Mobile, channels: int) -> None:
+def _squeeze(trunk: Trunk, stage: MobileStage, spec: Mobile, channels: int) -> None:
     if stage.squeeze:
         width = SQUEEZED * (channels if stage.squeeze == "input" else trunk.channels)
         trunk.squeeze(_rounded(width, spec.unit) if spec.unit > 1 else round(width))
 
 
-def _ghost_block(trunk: Trunk, stage: Stage, spec: Mobile, wide: int, filters: int, stride: int) -> None:
+def _ghost_block(trunk: Trunk, stage: MobileStage, spec: Mobile, wide: int, filters: int, stride: int) -> None:
     """Two ghost layers, a depthwise convolution between them where pixels are halved, and a shortcut."""
     channels, side = trunk.channels, trunk.side
     if stride > 1 or channels != filters:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ridgeline.graph.ops import AttentionOp, GemmOp, Op, Region, Role
+from ridgeline.graph.ops import AttentionOp, GemmOp, Op, OpRole, Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Block:
         """Whether its attention keeps one latent vector a token for all heads."""
         return self.attention is not None and self.attention.latent
 
-    def gemm(self, role: Role) -> GemmOp | None:
+    def gemm(self, role: OpRole) -> GemmOp | None:
         """The product that has a role; None where the layer has none."""
         return next((op for op in self.ops if isinstance(op, GemmOp) and op.role is role), None)
 

@@ -52,7 +52,7 @@ class Saved:
     kernel: str = ""
 
 
-class Role(Enum):
+class OpRole(Enum):
     """What a product or a norm is in its layer, where shapes do not tell."""
 
     OTHER = "other"
@@ -79,12 +79,12 @@ class Role(Enum):
     @property
     def shared(self) -> bool:
         """Whether it belongs to the shared expert."""
-        return self in (Role.SHARED_UP, Role.SHARED_DOWN, Role.SHARED_GATE)
+        return self in (OpRole.SHARED_UP, OpRole.SHARED_DOWN, OpRole.SHARED_GATE)
 
     @property
     def feeds(self) -> bool:
         """Whether it belongs to the feed-forward, not to attention."""
-        return self.shared or self in (Role.UP, Role.DOWN, Role.WIDTH, Role.ROUTER)
+        return self.shared or self in (OpRole.UP, OpRole.DOWN, OpRole.WIDTH, OpRole.ROUTER)
 
 
 class Keys(Enum):
@@ -132,7 +132,7 @@ class LinearOp(Op):
 class GemmOp(LinearOp):
     """A product of every token with one weight."""
 
-    role: Role = Role.OTHER
+    role: OpRole = OpRole.OTHER
     wide: bool = False  # engines keep its weight in 32 bits and widen its input, whatever format they serve
 
 
@@ -222,7 +222,7 @@ class ElementwiseOp(Op):
 class NormOp(ElementwiseOp):
     """A normalisation of each token."""
 
-    role: Role = Role.OTHER
+    role: OpRole = OpRole.OTHER
 
 
 @dataclass(frozen=True, kw_only=True)

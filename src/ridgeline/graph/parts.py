@@ -18,13 +18,13 @@ from ridgeline.graph.ops import (
     HyperConnectionOp,
     NormOp,
     Op,
+    OpRole,
     Region,
     ResidualOp,
-    Role,
     Saved,
     Split,
 )
-from ridgeline.graph.spec import Attention, Chosen, Entries, Latent, Mlp, Norm
+from ridgeline.graph.spec import AttentionSpec, Chosen, Entries, Latent, Mlp, Norm
 
 MASK_BYTES = 1.0  # a dropout mask is one byte per element
 MASK_TRAFFIC = 0.5  # that byte, in elements of a two-byte dtype
@@ -39,7 +39,7 @@ def linear(
     n: int,
     *,
     split: Split,
-    role: Role = Role.OTHER,
+    role: OpRole = OpRole.OTHER,
     bias: bool = False,
     kept: tuple[Saved, ...] = (),
     parts: int = 1,
@@ -56,7 +56,7 @@ def repeated(
     k: int,
     n: int,
     *,
-    role: Role = Role.OTHER,
+    role: OpRole = OpRole.OTHER,
     bias: bool = False,
     kept: tuple[Saved, ...] = (),
     lora: bool = False,
@@ -72,7 +72,7 @@ def norm_op(
     norm: Norm,
     width: int,
     *,
-    role: Role = Role.OTHER,
+    role: OpRole = OpRole.OTHER,
     saved_as: str = "norm",
     keep: bool = True,
     region: Region = Region.SEQUENCE,
@@ -150,7 +150,7 @@ def activation_op(mlp: Mlp, region: Region, name: str = "activation", *, shared:
 def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], *, shared: bool = False) -> list[Op]:
     """Up (and gate), activation, down; `shared` for those of the experts that every token visits."""
     prefix = "shared" if shared else "mlp"
-    first, last = (Role.SHARED_UP, Role.SHARED_DOWN) if shared else (Role.UP, Role.DOWN)
+    first, last = (OpRole.SHARED_UP, OpRole.SHARED_DOWN) if shared else (OpRole.UP, OpRole.DOWN)
     wide = mlp.ffn * (2 if mlp.gated else 1)
     parts = 2 if mlp.gated and not mlp.merged_gate else 1
     inner = (Saved(elements=mlp.ffn, region=Region.TENSOR),)
@@ -161,7 +161,7 @@ def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], *, shared: bool = Fa
     ]
 
 
-def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, dropout: bool) -> list[Op]:
+def attention_ops(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...], *, dropout: bool) -> list[Op]:
     """Projections, query and key norm, rotary, core, output projection."""
     prefix = "cross_" if spec.cross else ""
     if spec.latent is not None:
@@ -176,13 +176,15 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
         wide += spec.heads * spec.v_dim if spec.output_gate else 0
         parts = 1 if spec.merged_qkv else 3
         ops = [
-            linear("qkv", hidden, wide, split=Split.COLUMN, role=Role.QKV, bias=spec.qkv_bias, kept=kept, parts=parts)
+            linear("qkv", hidden, wide, split=Split.COLUMN, role=OpRole.QKV, bias=spec.qkv_bias, kept=kept, parts=parts)
         ]
     if spec.blocks is not None:
         index = Saved(elements=spec.blocks.dim, region=Region.SEQUENCE)
         ops += [
-            linear("blocks_q", hidden, spec.blocks.heads * spec.blocks.dim, split=Split.COLUMN, role=Role.INDEX_HEADS),
-            repeated("blocks_k", hidden, spec.blocks.dim, role=Role.INDEX_KEY, kept=(index,), lora=True),
+            linear(
+                "blocks_q", hidden, spec.blocks.heads * spec.blocks.dim, split=Split.COLUMN, role=OpRole.INDEX_HEADS
+            ),
+            repeated("blocks_k", hidden, spec.blocks.dim, role=OpRole.INDEX_KEY, kept=(index,), lora=True),
         ]
     if spec.qk_norm is not None:
         ops.append(_qk_norm(spec, spec.qk_norm))
@@ -196,10 +198,10 @@ def attention_ops(spec: Attention, hidden: int, kept: tuple[Saved, ...], *, drop
     if spec.entries is not None:
         groups, rank = spec.entries.out_groups, spec.entries.out_rank
         ops.append(
-            linear("attention_groups", width // groups, groups * rank, split=Split.COLUMN, role=Role.OUTPUT_GROUPS)
+            linear("attention_groups", width // groups, groups * rank, split=Split.COLUMN, role=OpRole.OUTPUT_GROUPS)
         )
         width = groups * rank
-    last = Role.OTHER if spec.cross else Role.OUTPUT
+    last = OpRole.OTHER if spec.cross else OpRole.OUTPUT
     ops.append(linear(f"{prefix}attention_out", width, hidden, split=Split.ROW, role=last, bias=spec.out_bias))
     return ops
 
@@ -218,7 +220,7 @@ def gate_op(name: str, width: int) -> ElementwiseOp:
     )
 
 
-def _cross_projections(spec: Attention, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+def _cross_projections(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     width = spec.kv_heads * (spec.qk_dim + spec.v_dim)
     keys = (Saved(elements=width, region=Region.TENSOR),)
     made = linear("cross_kv", hidden, width, split=Split.COLUMN, bias=spec.qkv_bias, kept=keys, parts=2)
@@ -228,7 +230,7 @@ def _cross_projections(spec: Attention, hidden: int, kept: tuple[Saved, ...]) ->
     ]
 
 
-def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+def _latent_projections(spec: AttentionSpec, latent: Latent, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     rms = Norm(kind="rms")
     queries = spec.heads * spec.qk_dim
     ops: list[Op] = []
@@ -238,35 +240,35 @@ def _latent_projections(spec: Attention, latent: Latent, hidden: int, kept: tupl
         rank = latent.q_rank
         low = (Saved(elements=rank, region=Region.SEQUENCE),)
         ops += [
-            repeated("q_down", hidden, rank, role=Role.QUERY_DOWN, bias=spec.qkv_bias, kept=kept, lora=True),
+            repeated("q_down", hidden, rank, role=OpRole.QUERY_DOWN, bias=spec.qkv_bias, kept=kept, lora=True),
             norm_op("q_norm", rms, rank),
-            linear("q_up", rank, queries, split=Split.COLUMN, role=Role.QUERY_UP, kept=low),
+            linear("q_up", rank, queries, split=Split.COLUMN, role=OpRole.QUERY_UP, kept=low),
         ]
     low = (Saved(elements=latent.kv_rank, region=Region.SEQUENCE),)
     keys = spec.heads * (latent.nope_dim + spec.v_dim)
     ops += [
         repeated(
-            "kv_down", hidden, latent.kv_rank + latent.rope_dim, role=Role.KEY_DOWN, bias=spec.qkv_bias, lora=True
+            "kv_down", hidden, latent.kv_rank + latent.rope_dim, role=OpRole.KEY_DOWN, bias=spec.qkv_bias, lora=True
         ),
         norm_op("kv_norm", rms, latent.kv_rank),
-        linear("kv_up", latent.kv_rank, keys, split=Split.COLUMN, role=Role.KEY_UP, kept=low),
+        linear("kv_up", latent.kv_rank, keys, split=Split.COLUMN, role=OpRole.KEY_UP, kept=low),
     ]
     if latent.chosen is not None and latent.chosen.heads:
         ops += _indexer(latent.chosen, latent.q_rank or hidden, hidden)
     return ops
 
 
-def _entry_projections(spec: Attention, entries: Entries, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
+def _entry_projections(spec: AttentionSpec, entries: Entries, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
     """Queries over a rank, the one key of all heads, and what makes entries and chooses among them.
 
     Entries that overlap, those that are chosen, are made twice; each of a key and its weight.
     """
     rms, low = Norm(kind="rms"), (Saved(elements=entries.q_rank, region=Region.SEQUENCE),)
     ops = [
-        repeated("q_down", hidden, entries.q_rank, role=Role.QUERY_DOWN, bias=spec.qkv_bias, kept=kept, lora=True),
+        repeated("q_down", hidden, entries.q_rank, role=OpRole.QUERY_DOWN, bias=spec.qkv_bias, kept=kept, lora=True),
         norm_op("q_norm", rms, entries.q_rank),
-        linear("q_up", entries.q_rank, spec.heads * spec.qk_dim, split=Split.COLUMN, role=Role.QUERY_UP, kept=low),
-        repeated("kv_down", hidden, spec.qk_dim, role=Role.KEY_DOWN, bias=spec.qkv_bias, lora=True),
+        linear("q_up", entries.q_rank, spec.heads * spec.qk_dim, split=Split.COLUMN, role=OpRole.QUERY_UP, kept=low),
+        repeated("kv_down", hidden, spec.qk_dim, role=OpRole.KEY_DOWN, bias=spec.qkv_bias, lora=True),
         norm_op("kv_norm", rms, spec.qk_dim),
     ]
     chosen, made = entries.chosen, 4 if entries.chosen is not None else 2
@@ -299,19 +301,19 @@ def streams_op(name: str, width: int, streams: int, *, before: bool) -> HyperCon
 def _indexer(chosen: Chosen, rank: int, hidden: int) -> list[Op]:
     """Queries, one key and a weight of each head for the scores that choose keys; every tensor rank has them whole."""
     return [
-        repeated("index_q", rank, chosen.heads * chosen.dim, role=Role.INDEX, lora=True),
-        repeated("index_k", hidden, chosen.dim, role=Role.INDEX, lora=True),
-        norm_op("index_norm", Norm(kind="layer", bias=True), chosen.dim, role=Role.INDEX),
-        repeated("index_weights", hidden, chosen.heads, role=Role.INDEX, lora=True),
+        repeated("index_q", rank, chosen.heads * chosen.dim, role=OpRole.INDEX, lora=True),
+        repeated("index_k", hidden, chosen.dim, role=OpRole.INDEX, lora=True),
+        norm_op("index_norm", Norm(kind="layer", bias=True), chosen.dim, role=OpRole.INDEX),
+        repeated("index_weights", hidden, chosen.heads, role=OpRole.INDEX, lora=True),
     ]
 
 
-def _qk_norm(spec: Attention, norm: Norm) -> NormOp:
+def _qk_norm(spec: AttentionSpec, norm: Norm) -> NormOp:
     total = (spec.heads + spec.kv_heads) * spec.qk_dim
     params = 2 * norm.params(spec.qk_dim) if spec.qk_norm_over == "head" else norm.params(total)
     return NormOp(
         name="qk_norm",
-        role=Role.QUERY_KEY,
+        role=OpRole.QUERY_KEY,
         region=Region.TENSOR,
         read=total,
         write=total,
@@ -324,7 +326,7 @@ def _qk_norm(spec: Attention, norm: Norm) -> NormOp:
     )
 
 
-def _core(spec: Attention, name: str, *, dropout: bool) -> AttentionOp:
+def _core(spec: AttentionSpec, name: str, *, dropout: bool) -> AttentionOp:
     """Scores, softmax, weighted sum. Keeps q, k, v, the output and, by kernel, statistics or scores."""
     keys = 0 if spec.cross else spec.kv_heads * (spec.qk_dim + spec.v_dim)
     owner = spec.latent or spec.entries

@@ -7,7 +7,7 @@ inside a chunk as masked matrix products, across chunks through the state. What 
 
 from __future__ import annotations
 
-from ridgeline.graph.ops import ElementwiseOp, Op, Region, Role, Saved, ScanOp, Split
+from ridgeline.graph.ops import ElementwiseOp, Op, OpRole, Region, Saved, ScanOp, Split
 from ridgeline.graph.parts import gate_op, linear, norm_op
 from ridgeline.graph.spec import GatedDelta, Lightning, Norm, StateSpace
 
@@ -39,7 +39,7 @@ def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list
     inner = 4 * spec.head_dim * (spec.head_dim + LIGHTNING_CHUNK)
     tensor = Region.TENSOR
     return [
-        linear("qkv", hidden, 3 * width, split=Split.COLUMN, role=Role.QKV, kept=kept),
+        linear("qkv", hidden, 3 * width, split=Split.COLUMN, role=OpRole.QKV, kept=kept),
         _map("qkv_activation", read=3 * width, write=3 * width, keep=3 * width),
         ScanOp(
             name="lightning_attention",
@@ -60,7 +60,7 @@ def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list
         norm_op("attention_norm", Norm(kind="rms"), width, region=tensor),
         linear("output_gate", hidden, width, split=Split.COLUMN),
         gate_op("gate", width),
-        linear("attention_out", width, hidden, split=Split.ROW, role=Role.OUTPUT),
+        linear("attention_out", width, hidden, split=Split.ROW, role=OpRole.OUTPUT),
     ]
 
 

@@ -69,7 +69,7 @@ class Entries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class AttentionSpec:
     """Softmax attention: MHA (K = H), GQA (K < H), MQA (K = 1) or MLA (`latent`).
 
     `qk_norm_over` says what a query and key norm spans: 'head' (one scale of qk_dim shared by all
@@ -149,7 +149,7 @@ class GatedDelta:
     parts: int  # linear layers that make up the input projection
 
 
-Mixer = Attention | Lightning | StateSpace | GatedDelta
+Mixer = AttentionSpec | Lightning | StateSpace | GatedDelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class Moe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerSpec:
     """One layer: a mixer, perhaps cross attention, a feed-forward; any may be absent.
 
     `placement` of norms: 'pre' (before each part), 'post' (after each residual, BERT), 'output'
@@ -195,7 +195,7 @@ class Layer:
 
     norm: Norm
     mixer: Mixer | None = None
-    cross: Attention | None = None
+    cross: AttentionSpec | None = None
     feed: Mlp | Moe | None = None
     placement: str = "pre"
     parallel: str = ""

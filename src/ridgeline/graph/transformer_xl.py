@@ -21,8 +21,8 @@ from ridgeline.graph.ops import (
     ElementwiseOp,
     EmbeddingOp,
     Op,
+    OpRole,
     Region,
-    Role,
     Saved,
     Split,
 )
@@ -34,7 +34,7 @@ VOCAB, CUTOFFS = 267_735, (19_997, 39_997, 199_997)  # words of WikiText-103, an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class TransformerXLSize:
     """Layers, D, F, S, and by how much each cluster of rarer words is narrower than the one before.
 
     `cutoffs` are the ends of the clusters; without them the softmax is over all words.
@@ -48,7 +48,7 @@ class Size:
     cutoffs: tuple[int, ...] = CUTOFFS
 
 
-SIZES = toml_records("networks.toml", "transformer_xl", Size)
+SIZES = toml_records("networks.toml", "transformer_xl", TransformerXLSize)
 
 
 def transformer_xl(name: str, *, sequences: int) -> Model:
@@ -71,24 +71,24 @@ def transformer_xl(name: str, *, sequences: int) -> Model:
     )
 
 
-def _layer(size: Size, sequences: int) -> list[Op]:
+def _layer(size: TransformerXLSize, sequences: int) -> list[Op]:
     wide, norm = size.hidden, Norm(kind="layer", bias=True)
     kept, inner = (_saved(wide),), (Saved(elements=size.ffn, region=Region.TENSOR),)
     return [
         *_attention(size, sequences),
-        linear("attention_out", wide, wide, split=Split.NONE, role=Role.OUTPUT, kept=kept),
+        linear("attention_out", wide, wide, split=Split.NONE, role=OpRole.OUTPUT, kept=kept),
         residual_op("attention_residual", wide, dropout=True),
         norm_op("attention_norm", norm, wide),
-        linear("mlp_up", wide, size.ffn, split=Split.NONE, role=Role.UP, bias=True, kept=kept),
+        linear("mlp_up", wide, size.ffn, split=Split.NONE, role=OpRole.UP, bias=True, kept=kept),
         _map("mlp_activation", read=size.ffn, write=size.ffn, backward_read=2 * size.ffn, backward_write=size.ffn),
         _dropout("mlp_dropout", size.ffn),
-        linear("mlp_down", size.ffn, wide, split=Split.NONE, role=Role.DOWN, bias=True, kept=inner),
+        linear("mlp_down", size.ffn, wide, split=Split.NONE, role=OpRole.DOWN, bias=True, kept=inner),
         residual_op("mlp_residual", wide, dropout=True),
         norm_op("mlp_norm", norm, wide),
     ]
 
 
-def _attention(size: Size, sequences: int) -> list[Op]:
+def _attention(size: TransformerXLSize, sequences: int) -> list[Op]:
     """Memory and segment beside each other; queries, keys and values; scores by content and by distance; their sum.
 
     Both are one product of twice a head's width; those by distance are written apart, shifted so that distances stand
@@ -120,7 +120,7 @@ def _attention(size: Size, sequences: int) -> list[Op]:
     ]
 
 
-def _embedding(size: Size) -> list[Op]:
+def _embedding(size: TransformerXLSize) -> list[Op]:
     """A table for each cluster, its rows widened where they are narrower; all layers share the biases of queries."""
     tables = [(0, VOCAB, size.hidden)] if size.narrower == 1 else [
         (first, last, wide) for _, first, last, wide, _ in _clusters(size)
@@ -140,7 +140,7 @@ def _embedding(size: Size) -> list[Op]:
     return [*ops, _dropout("embed_dropout", size.hidden, params=2 * size.hidden)]
 
 
-def _head(size: Size) -> list[Op]:
+def _head(size: TransformerXLSize) -> list[Op]:
     """Logits of the frequent words and of the clusters; of a cluster's words for the tokens that are in it."""
     common = _common(size)
     ops = [_dropout("head_dropout", size.hidden)]
@@ -164,12 +164,12 @@ def _head(size: Size) -> list[Op]:
     return ops
 
 
-def _common(size: Size) -> int:
+def _common(size: TransformerXLSize) -> int:
     """Logits of every token: the frequent words and the clusters, or all words [1]."""
     return size.cutoffs[0] + len(size.cutoffs) if size.cutoffs else VOCAB
 
 
-def _clusters(size: Size) -> list[tuple[int, int, int, int, float]]:
+def _clusters(size: TransformerXLSize) -> list[tuple[int, int, int, int, float]]:
     """Number, first word, end, width and share of the tokens of each cluster, frequent words first."""
     ends = (0, *size.cutoffs, VOCAB)
     return [

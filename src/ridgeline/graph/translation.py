@@ -12,11 +12,11 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
 from ridgeline.graph.layers import graph_of
 from ridgeline.graph.model import Model
-from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Norm
+from ridgeline.graph.spec import AttentionSpec, EmbeddingHead, LayerSpec, Mlp, Norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class TranslationSize:
     """Layers each way, D, F, heads, words."""
 
     layers: int
@@ -26,7 +26,7 @@ class Size:
     vocab: int
 
 
-TRANSLATORS = toml_records("networks.toml", "translators", Size)
+TRANSLATORS = toml_records("networks.toml", "translators", TranslationSize)
 
 
 def translator(name: str) -> Model:
@@ -39,10 +39,10 @@ def translator(name: str) -> Model:
         raise UnknownNameError("translation transformer", name, TRANSLATORS)
     size, norm = TRANSLATORS[name], Norm(kind="layer", bias=True)
     wide = size.hidden // size.heads
-    own = Attention(heads=size.heads, kv_heads=size.heads, qk_dim=wide, v_dim=wide, causal=False, merged_qkv=True)
+    own = AttentionSpec(heads=size.heads, kv_heads=size.heads, qk_dim=wide, v_dim=wide, causal=False, merged_qkv=True)
     feed = Mlp(ffn=size.ffn, gated=False, activation="relu", bias=True)
-    encoder = Layer(norm=norm, mixer=own, feed=feed, dropout=True, encoder=True)
-    decoder = Layer(
+    encoder = LayerSpec(norm=norm, mixer=own, feed=feed, dropout=True, encoder=True)
+    decoder = LayerSpec(
         norm=norm, mixer=replace(own, causal=True), cross=replace(own, cross=True, merged_qkv=False), feed=feed,
         dropout=True,
     )  # fmt: skip

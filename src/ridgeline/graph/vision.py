@@ -86,7 +86,7 @@ def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, co
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class VisionStage:
     """Blocks of one stage in order, and the channels and side of what it gives."""
 
     blocks: tuple[Block, ...]
@@ -113,7 +113,7 @@ class Layers:
 
     def stages(
         self, name: str, image: int, *, strides: tuple[int, ...] = (1, 2, 2, 2), untrained: int = 0
-    ) -> list[Stage]:
+    ) -> list[VisionStage]:
         """Stages of a residual network on images of `image` pixels a side, the first `untrained` forward alone.
 
         Each stage divides the side by its stride; fewer strides give fewer stages.
@@ -132,7 +132,7 @@ class Layers:
                     ops = [replace(op, frozen=True, saved=()) for op in ops]
                 made.append(Block(name=title, ops=tuple(ops), boundaries=()))
                 channels, side = filters, side if place else ceil(side / stride)
-            found.append(Stage(blocks=tuple(made), channels=channels, side=side))
+            found.append(VisionStage(blocks=tuple(made), channels=channels, side=side))
         return found
 
     def convolution(

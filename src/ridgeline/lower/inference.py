@@ -23,9 +23,9 @@ from ridgeline.graph.ops import (
     Keys,
     NormOp,
     Op,
+    OpRole,
     Region,
     ResidualOp,
-    Role,
     RoutingOp,
     ScanOp,
     Split,
@@ -33,7 +33,7 @@ from ridgeline.graph.ops import (
 from ridgeline.lower.pieces import (
     CompressedKV,
     Core,
-    Elementwise,
+    ElementwisePiece,
     ExpertAllToAll,
     Experts,
     Fusions,
@@ -68,13 +68,13 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     tp = deployment.tp
     head: list[Piece] = [
         Product(name="lm_head", n=graph.vocab / tp, k=graph.hidden, part="plain", rows="sequences"),
-        Elementwise(name="sample", elements=2.0 * graph.vocab, kernels=3.0, rows="sequences"),
+        ElementwisePiece(name="sample", elements=2.0 * graph.vocab, kernels=3.0, rows="sequences"),
     ]
-    embedding: list[Piece] = [Elementwise(name="embed", elements=2.0 * graph.hidden)]
+    embedding: list[Piece] = [ElementwisePiece(name="embed", elements=2.0 * graph.hidden)]
     if tp > 1:
         head.insert(1, Reduce(width=graph.vocab, rows="sequences", gather=True))
         embedding.append(Reduce(width=graph.hidden))
-    norm = Elementwise(name="final_norm", elements=2.0 * graph.hidden)
+    norm = ElementwisePiece(name="final_norm", elements=2.0 * graph.hidden)
     return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
 
 
@@ -86,9 +86,9 @@ def _layer(block: Block, graph: Graph, deployment: Deployment, fusions: Fusions)
     down: Product | None = None
     for op in block.ops:
         for piece in _launched(op, list(_op(op, block, deployment, cut)), fusions, reduced=deployment.tp > 1):
-            if isinstance(piece, Product) and piece.role is Role.QUERY_DOWN and fusions.latents:
+            if isinstance(piece, Product) and piece.role is OpRole.QUERY_DOWN and fusions.latents:
                 down = piece
-            elif isinstance(piece, Product) and piece.role is Role.KEY_DOWN and down is not None:
+            elif isinstance(piece, Product) and piece.role is OpRole.KEY_DOWN and down is not None:
                 yield replace(down, name="latent_down", n=down.n + piece.n)
                 down = None
             else:
@@ -107,14 +107,14 @@ def _launched(op: Op, pieces: list[Piece], fusions: Fusions, *, reduced: bool) -
         if fusions.chains and isinstance(piece, Product):
             yield from [replace(piece, n=piece.n / op.kernels)] * int(op.kernels)
             continue
-        if fusions.chains and isinstance(piece, Elementwise) and isinstance(op, ElementwiseOp) and op.kernels > 1:
+        if fusions.chains and isinstance(piece, ElementwisePiece) and isinstance(op, ElementwiseOp) and op.kernels > 1:
             share = piece.elements / max(op.read + op.write, 1e-9)
             elements = share * max(op.read + op.write, 2.0 * op.kernels * op.write)
             piece = replace(piece, elements=elements, kernels=float(op.kernels))
-        if isinstance(op, ResidualOp) and op.branches == 1 and isinstance(piece, Elementwise) and not fusions.norm:
+        if isinstance(op, ResidualOp) and op.branches == 1 and isinstance(piece, ElementwisePiece) and not fusions.norm:
             piece = replace(piece, kernels=1.0)
-        summed = isinstance(op, NormOp) and op.role is Role.ENTRY
-        if summed and isinstance(piece, Elementwise) and fusions.reduced_norm and reduced:
+        summed = isinstance(op, NormOp) and op.role is OpRole.ENTRY
+        if summed and isinstance(piece, ElementwisePiece) and fusions.reduced_norm and reduced:
             piece = replace(piece, kernels=0.0)
         yield piece
 
@@ -123,10 +123,10 @@ def _apart(pieces: Iterable[Piece], least: int) -> Iterator[Piece]:
     """The pieces, and a launch for each of `least` kernels that none of them stands for."""
     known = 0.0
     for piece in pieces:
-        known += piece.kernels if isinstance(piece, Elementwise) else 1.0
+        known += piece.kernels if isinstance(piece, ElementwisePiece) else 1.0
         yield piece
     if least > known:
-        yield Elementwise(name="apart", elements=0.0, kernels=least - known)
+        yield ElementwisePiece(name="apart", elements=0.0, kernels=least - known)
 
 
 def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
@@ -160,11 +160,11 @@ def _cut(core: AttentionOp, tp: int) -> float:
 def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Piece]:
     """The pieces of one operator; its own comes last."""
     tp = deployment.tp
-    if isinstance(op, GemmOp | NormOp) and op.role is Role.INDEX:
+    if isinstance(op, GemmOp | NormOp) and op.role is OpRole.INDEX:
         return  # done by the sparse core
     if isinstance(op, GemmOp):
         if op.wide:
-            yield Elementwise(name="widened", elements=_WIDENED * op.k)
+            yield ElementwisePiece(name="widened", elements=_WIDENED * op.k)
         yield _product(op, block.attention, tp, cut)
     elif isinstance(op, AttentionOp):
         window = min(op.window or op.chunk or 0, op.chunk or op.window or 0)
@@ -175,7 +175,7 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
             chunked=op.chunk is not None and op.window is None, latent=op.latent, ranks=ranks,
             choice=_choice(op, block), entries=_entries(op, block, cut),
         )  # fmt: skip
-        yield Elementwise(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
+        yield ElementwisePiece(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif isinstance(op, ScanOp):
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(
@@ -186,7 +186,7 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
     elif isinstance(op, GroupedGemmOp):
         if op.split is Split.COLUMN:
             yield _experts(op, block, deployment)
-    elif isinstance(op, NormOp) and op.role is Role.QUERY_KEY and op.params_split and tp > 1:
+    elif isinstance(op, NormOp) and op.role is OpRole.QUERY_KEY and op.params_split and tp > 1:
         yield from _norm_of_ranks(op, tp)
     elif isinstance(op, HyperConnectionOp):
         yield HyperConnection(width=op.width, streams=op.streams, before=op.before)
@@ -196,7 +196,7 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
         share = 1.0 if op.region is Region.SEQUENCE else 1.0 / tp
         fused = isinstance(op, ResidualOp) and op.branches == 1  # added by the norm that follows
         shared = isinstance(op, ActivationOp) and op.shared
-        yield Elementwise(
+        yield ElementwisePiece(
             name=op.name, elements=(op.read + op.write) * share, kernels=0.0 if fused else 1.0,
             rows="shared" if shared else "tokens",
         )  # fmt: skip
@@ -208,14 +208,14 @@ def _norm_of_ranks(op: NormOp, tp: int) -> Iterator[Piece]:
     Sums are two numbers of 32 bits a token, one of queries and one of keys. Source: vllm, MiniMaxText01RMSNormTP of
     model_executor/layers/mamba/linear_attn.py; sglang, pull request #14416: three kernels.
     """
-    yield Elementwise(name="qk_sums", elements=op.read / tp)
+    yield ElementwisePiece(name="qk_sums", elements=op.read / tp)
     yield Reduce(width=_SUMS_WIDTH)
-    yield Elementwise(name=op.name, elements=(op.read + op.write) / tp)
+    yield ElementwisePiece(name=op.name, elements=(op.read + op.write) / tp)
 
 
 def _choice(op: AttentionOp, block: Block) -> TopKIndexer | None:
     """How latent keys are chosen; None where all are seen."""
-    down, up, keys = block.gemm(Role.QUERY_DOWN), block.gemm(Role.QUERY_UP), block.gemm(Role.KEY_DOWN)
+    down, up, keys = block.gemm(OpRole.QUERY_DOWN), block.gemm(OpRole.QUERY_UP), block.gemm(OpRole.KEY_DOWN)
     if not op.latent or op.top is None or keys is None:
         return None
     rank = up.k if down is not None and up is not None else 0
@@ -224,14 +224,14 @@ def _choice(op: AttentionOp, block: Block) -> TopKIndexer | None:
 
 def _entries(op: AttentionOp, block: Block, cut: float) -> CompressedKV | None:
     """Compressed keys or blocks of keys that a core sees, by the projections around it."""
-    index = block.gemm(Role.INDEX_KEY)
+    index = block.gemm(OpRole.INDEX_KEY)
     if op.keys is Keys.BLOCKS and index is not None:
         group = op.heads // op.kv_heads
         return CompressedKV(
             kind="msa", ratio=1, window=0, top=op.top or 0, index_heads=max(1.0, op.index_heads / cut),
             dim=op.index_dim, hidden=index.k, rank=0, out_rank=0, group=group,
         )  # fmt: skip
-    queries, keys, out = block.gemm(Role.QUERY_DOWN), block.gemm(Role.KEY_DOWN), block.gemm(Role.OUTPUT_GROUPS)
+    queries, keys, out = block.gemm(OpRole.QUERY_DOWN), block.gemm(OpRole.KEY_DOWN), block.gemm(OpRole.OUTPUT_GROUPS)
     if op.ratio is None or queries is None or keys is None or out is None:
         return None
     group = out.k // op.v_dim
@@ -245,17 +245,17 @@ def _entries(op: AttentionOp, block: Block, cut: float) -> CompressedKV | None:
 def _product(op: GemmOp, core: AttentionOp | None, tp: int, cut: float) -> Product:
     """A projection on one rank, attention's on one of `cut`; keys and values of fewer heads than ranks are repeated."""
     n, k = float(op.n), float(op.k)
-    small = op.role in (Role.ROUTER, Role.SHARED_GATE)
+    small = op.role in (OpRole.ROUTER, OpRole.SHARED_GATE)
     ranks = tp if op.role.feeds else cut
     if op.split is Split.COLUMN:
-        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.role is Role.QKV else 0
+        kv = core.kv_heads * (core.qk_dim + core.v_dim) if core is not None and op.role is OpRole.QKV else 0
         repeated = max(1.0, core.kv_heads / ranks) / core.kv_heads if core is not None and kv else 1.0
         n = (op.n - kv) / ranks + kv * repeated
-        if core is not None and op.role is Role.INDEX_HEADS:  # one for each key head of this rank
+        if core is not None and op.role is OpRole.INDEX_HEADS:  # one for each key head of this rank
             n = op.n * max(1.0, core.kv_heads / ranks) / core.kv_heads
     elif op.split is Split.ROW:
         k = op.k / ranks
-    part = "wide" if op.wide else "plain" if small else "out" if op.role is Role.OUTPUT else "attention"
+    part = "wide" if op.wide else "plain" if small else "out" if op.role is OpRole.OUTPUT else "attention"
     if op.role.feeds and not small:
         part = "shared" if op.role.shared else "feed"
     return Product(name=op.name, role=op.role, n=n, k=k, part=part, rows="shared" if op.role.shared else "tokens")

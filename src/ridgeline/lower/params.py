@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GemmOp, LinearOp, Op, Region, Role, ScanOp, SparseTableOp
+from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GemmOp, LinearOp, Op, OpRole, Region, ScanOp, SparseTableOp
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.work import Layout, Number
 from ridgeline.seams.registry import technique
@@ -28,7 +28,7 @@ def adapted(op: Op, workload: Workload) -> bool:
 
 def is_qkv(op: Op) -> bool:
     """Whether a product makes queries, keys and values at once."""
-    return isinstance(op, GemmOp) and op.role is Role.QKV
+    return isinstance(op, GemmOp) and op.role is OpRole.QKV
 
 
 def adapters(op: LinearOp, workload: Workload) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ridgeline.graph.ops import Role
+from ridgeline.graph.ops import OpRole
 
 _LATENT, _ROTARY = 512.0, 64.0  # of a latent token: what heads share, and its position (DeepSeek-V2, arXiv:2405.04434)
 _ENTRY_SCALES = 8.0  # bytes of the scales of an entry in 8 bits
@@ -28,7 +28,7 @@ class Product:
     name: str
     n: float
     k: float
-    role: Role = Role.OTHER
+    role: OpRole = OpRole.OTHER
     count: float = 1.0
     part: str = "feed"
     rows: str = "tokens"
@@ -192,7 +192,7 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elementwise:
+class ElementwisePiece:
     """A pass over `elements` numbers of each token (or sequence), read and written; `kernels` 0 when fused away."""
 
     name: str
@@ -242,7 +242,7 @@ class ExpertAllToAll:
     between: float | None = None
 
 
-Piece = Product | Core | Recurrence | Experts | Elementwise | HyperConnection | Reduce | ExpertAllToAll
+Piece = Product | Core | Recurrence | Experts | ElementwisePiece | HyperConnection | Reduce | ExpertAllToAll
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,19 @@ from functools import partial
 
 import numpy as np
 
-from ridgeline.memory.profile import Part
-from ridgeline.memory.query import Array, Stage, as_array
+from ridgeline.memory.profile import PartMemory
+from ridgeline.memory.query import Array, MemoryStage, as_array
 from ridgeline.seams.loss import Logits
 from ridgeline.seams.recompute import RecomputeRule
 
 
-def kept_bytes(stage: Stage) -> Array:
+def kept_bytes(stage: MemoryStage) -> Array:
     """Bytes of all micro-batches in flight that wait for backward, logits apart [byte]."""
     layers = _layers_kept(stage) + _end_kept(stage, stage.profile.embedding, stage.first)
     return layers * stage.in_flight + _end_kept(stage, stage.profile.head, stage.last) * stage.head_in_flight
 
 
-def _layers_kept(stage: Stage) -> Array:
+def _layers_kept(stage: MemoryStage) -> Array:
     """Bytes that the layers keep of one micro-batch; a rule of recompute may cover a part of them."""
     count = stage.layer_count
     limit = count if stage.recompute_layers is None else np.minimum(stage.recompute_layers, count)
@@ -28,7 +28,7 @@ def _layers_kept(stage: Stage) -> Array:
         part = stage.profile.blocks[name]
         whole = _kept_under(stage, part)
 
-        def left(rule: RecomputeRule, part: Part = part, whole: Array = whole) -> Array:
+        def left(rule: RecomputeRule, part: PartMemory = part, whole: Array = whole) -> Array:
             kept = _kept_under(stage, part, rule)
             return whole + covered * (kept - whole) if rule.by_layer else kept
 
@@ -36,7 +36,7 @@ def _layers_kept(stage: Stage) -> Array:
     return total
 
 
-def earlier_input_bytes(stage: Stage) -> Array:
+def earlier_input_bytes(stage: MemoryStage) -> Array:
     """Inputs of 4-bit products that the graphs of earlier micro-batches hold until the next loss is there [byte]."""
     held = as_array(0.0)
     for name, count in stage.layers.items():
@@ -47,28 +47,28 @@ def earlier_input_bytes(stage: Stage) -> Array:
     return stage.by_rule(lambda rule: as_array(0.0) if rule.repeats() else held * again)
 
 
-def _kept_under(stage: Stage, part: Part, rule: RecomputeRule | None = None) -> Array:
+def _kept_under(stage: MemoryStage, part: PartMemory, rule: RecomputeRule | None = None) -> Array:
     """Bytes that one layer keeps of one micro-batch under a rule of recompute [byte]."""
     return stage.shares.kept(part.kept(rule), part)
 
 
-def _end_kept(stage: Stage, part: Part, present: Array) -> Array:
+def _end_kept(stage: MemoryStage, part: PartMemory, present: Array) -> Array:
     return present * _kept_under(stage, part)
 
 
-def logit_bytes(stage: Stage) -> Array:
+def logit_bytes(stage: MemoryStage) -> Array:
     """Tensors of tokens x vocabulary alive at the worst moment of the loss, last stage only [byte]."""
     logits = _logits(stage)
     return stage.by_loss(lambda loss: loss.held_bytes(logits))
 
 
-def logit_gradient_bytes(stage: Stage) -> Array:
+def logit_gradient_bytes(stage: MemoryStage) -> Array:
     """The logits' gradient, as the head's backward reads it, on the last stage [byte]."""
     logits = _logits(stage)
     return stage.by_loss(lambda loss: loss.backward_bytes(logits))
 
 
-def _logits(stage: Stage) -> Logits:
+def _logits(stage: MemoryStage) -> Logits:
     runtime, profile = stage.runtime, stage.profile
     return Logits(
         tokens=stage.last * stage.shares.tokens,
@@ -83,7 +83,7 @@ def _logits(stage: Stage) -> Logits:
     )
 
 
-def working_set_bytes(stage: Stage) -> Array:
+def working_set_bytes(stage: MemoryStage) -> Array:
     """Bytes alive inside one layer's backward: what it recomputed and its widest gradients [byte]."""
     largest = as_array(0.0)
     for name, number in stage.layers.items():

@@ -125,7 +125,7 @@ class KeptTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartMemory:
     """What memory needs to know of one block kind, of the embedding or of the head.
 
     `trained` numbers carry gradients and optimizer states; `frozen` ones are held in the activation
@@ -166,10 +166,10 @@ class GraphProfile:
     `table` is the embedding table that the last stage repeats when embeddings are tied.
     """
 
-    blocks: dict[str, Part]
-    embedding: Part
-    head: Part
-    table: Part
+    blocks: dict[str, PartMemory]
+    embedding: PartMemory
+    head: PartMemory
+    table: PartMemory
     hidden: int
     vocab: int
     precision: Precision
@@ -198,9 +198,9 @@ class _Builder:
     runtime: Runtime
     experts: int = 0
     encoder: bool = False
-    part: Part = field(default_factory=Part)
+    part: PartMemory = field(default_factory=PartMemory)
 
-    def run(self, ops: Iterable[Op]) -> Part:
+    def run(self, ops: Iterable[Op]) -> PartMemory:
         """The sums over `ops`."""
         for op in ops:
             self._weights(op)
@@ -356,7 +356,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
         grad_bytes=precision.grad_bytes if runtime.gradient_bytes is None else runtime.gradient_bytes,
     )
 
-    def part(ops: Iterable[Op], experts: int = 0, *, encoder: bool = False) -> Part:
+    def part(ops: Iterable[Op], experts: int = 0, *, encoder: bool = False) -> PartMemory:
         builder = _Builder(
             workload=workload,
             precision=precision,
@@ -367,7 +367,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
         )
         return builder.run(ops)
 
-    def block_part(block: Block) -> Part:
+    def block_part(block: Block) -> PartMemory:
         sums = part(block.ops, block.experts, encoder=block.encoder)
         encoder_tokens = workload.encoder_seq_len or workload.seq_len
         factor = encoder_tokens / workload.seq_len if block.encoder else 1.0
@@ -379,7 +379,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
         blocks={name: block_part(block) for name, block in graph.blocks.items()},
         embedding=part(graph.embedding),
         head=part(graph.head),
-        table=part(replace(op, saved=()) for op in tables[:1]) if tied else Part(),
+        table=part(replace(op, saved=()) for op in tables[:1]) if tied else PartMemory(),
         hidden=graph.hidden,
         vocab=graph.vocab,
         precision=precision,

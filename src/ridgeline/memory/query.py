@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
-from ridgeline.memory.profile import Divided, GraphProfile, Kept, Part, Runtime, profile_graph, runtime_of
+from ridgeline.memory.profile import Divided, GraphProfile, Kept, PartMemory, Runtime, profile_graph, runtime_of
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.loss import CrossEntropy, cross_entropy
 from ridgeline.seams.recompute import RecomputeRule, recompute_rule
@@ -50,7 +50,7 @@ class Shares:
         """Numbers held of `dense` and `experts` where ZeRO sharding is `on` [1]."""
         return dense * np.where(on, self.shard, 1.0) + experts * np.where(on, self.expert_shard, 1.0)
 
-    def kept(self, kept: Kept, part: Part) -> Array:
+    def kept(self, kept: Kept, part: PartMemory) -> Array:
         """Bytes of one layer and micro-batch on one rank [byte]."""
         divided = kept.tensor + kept.vocab + kept.expert * part.top_k
         return self.tokens * part.tokens_factor * (kept.sequence * self.sequence + divided * self.tensor)
@@ -91,7 +91,7 @@ Bools = NDArray[np.bool_]
 Codes = NDArray[np.int64]
 
 
-class Options(TypedDict, total=False):
+class MemoryOptions(TypedDict, total=False):
     """Plans of one stage; every number may be an array over plans.
 
     `layers` counts the layers of each block kind on the stage; `first` and `last` say whether it
@@ -131,7 +131,7 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class MemoryStage:
     """A stage of one graph and workload under an array of plans."""
 
     profile: GraphProfile
@@ -172,11 +172,11 @@ class Stage:
         return found
 
 
-def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
+def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryStage:
     """The stage that `options` describe; unknown names and block kinds are refused."""
     for name in options:
-        if name not in Options.__annotations__:
-            raise UnknownNameError("option of stage_memory", name, Options.__annotations__)
+        if name not in MemoryOptions.__annotations__:
+            raise UnknownNameError("option of stage_memory", name, MemoryOptions.__annotations__)
     for name in options["layers"]:
         if name not in graph.blocks:
             raise UnknownNameError("block kind", name, graph.blocks)
@@ -184,7 +184,7 @@ def resolve(graph: Graph, workload: Workload, options: Options) -> Stage:
     cp, dp = as_array(options.get("cp", 1)), as_array(options.get("dp", 1))
     ranks = options.get("shard_ranks")
     limit = options.get("recompute_layers")
-    return Stage(
+    return MemoryStage(
         profile=profile_graph(graph, workload, runtime),
         runtime=runtime,
         shares=shares_of(

@@ -14,7 +14,7 @@ from ridgeline.graph.ops import AttentionOp, ConvolutionOp, GemmOp, Op
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PipelineModelMemory:
     """One model of a pipeline on one device [byte]: its weights, its largest layer's, and what its forward holds."""
 
     weights_bytes: float
@@ -29,7 +29,7 @@ class SamplingMemory:
     A floor: of what lies between operators only the widest product's operands are counted, no kernel's workspace.
     """
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, PipelineModelMemory]
     offload: str
     capacity_bytes: float
 
@@ -61,13 +61,13 @@ class SamplingMemory:
 
 def part_of(
     graph: Graph, *, element_bytes: float, weight_bytes: float, copies: float = 1.0, share: float = 1.0
-) -> Part:
+) -> PipelineModelMemory:
     """A model's weights, `share` of its layers' on a device, and its forward's widest product on `copies` inputs."""
     ends = [*graph.embedding, *graph.head]
     layers = [list(graph.blocks[name].ops) for name in graph.layers]
     sizes = [sum(op_params(op, 1) for op in ops) for ops in layers]
     widest = max(map(_operands, [*ends, *(op for block in graph.blocks.values() for op in block.ops)]), default=0.0)
-    return Part(
+    return PipelineModelMemory(
         weights_bytes=weight_bytes * (sum(op_params(op, 1) for op in ends) + share * sum(sizes)),
         layer_bytes=weight_bytes * max(sizes, default=0),
         working_bytes=element_bytes * copies * widest,

@@ -21,7 +21,7 @@ from ridgeline.memory.activations import (
     logit_gradient_bytes,
     working_set_bytes,
 )
-from ridgeline.memory.query import Array, Options, Stage, as_array, resolve
+from ridgeline.memory.query import Array, MemoryOptions, MemoryStage, as_array, resolve
 from ridgeline.memory.states import (
     constant_bytes,
     device_optimizer_bytes,
@@ -89,19 +89,19 @@ CATEGORIES = (*ALLOCATED, "context")
 MOVING_LAYERS = 2.0
 
 
-def stage_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -> dict[str, Array]:
+def stage_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> dict[str, Array]:
     """Peak bytes of one device of one pipeline stage, by category [byte]; the values add up.
 
     Weights, optimizer states and scratch stay all step long. Gradients, activations, logits and
     buffers are those of the worst of six moments: the head, the loss, the head's backward, that of the first layer
-    to go, the end of backward, and the update. See `Options` for the arguments.
+    to go, the end of backward, and the update. See `MemoryOptions` for the arguments.
 
     Domain: training with PyTorch-like eager allocation; fragmentation is not included.
     """
     return device_memory(resolve(graph, workload, options))
 
 
-def device_memory(stage: Stage) -> dict[str, Array]:
+def device_memory(stage: MemoryStage) -> dict[str, Array]:
     """As `stage_memory`, of a stage that is resolved [byte]."""
     result = {
         "weights": np.where(stage.offload_weights, constant_bytes(stage), weight_bytes(stage)),
@@ -114,7 +114,7 @@ def device_memory(stage: Stage) -> dict[str, Array]:
     return dict(zip(CATEGORIES, values, strict=True))
 
 
-def _moments(stage: Stage) -> tuple[Moment, ...]:
+def _moments(stage: MemoryStage) -> tuple[Moment, ...]:
     runtime, none = stage.runtime, as_array(0.0)
     gradients = np.where(gradients_leave(stage), 0.0, gradient_bytes(stage))
     kept = kept_bytes(stage)
@@ -143,12 +143,12 @@ def _moments(stage: Stage) -> tuple[Moment, ...]:
     )
 
 
-def host_memory(graph: Graph, workload: Workload, **options: Unpack[Options]) -> Array:
+def host_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> Array:
     """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
     return host_bytes(resolve(graph, workload, options))
 
 
-def host_bytes(stage: Stage) -> Array:
+def host_bytes(stage: MemoryStage) -> Array:
     """As `host_memory`, of a stage that is resolved [byte]."""
     states = optimizer_bytes(stage) - device_optimizer_bytes(stage)
     states = states + np.where(stage.offload_weights, weight_bytes(stage) - constant_bytes(stage), 0.0)
@@ -156,7 +156,7 @@ def host_bytes(stage: Stage) -> Array:
     return states + gradients + np.where(stage.offload_activations, kept_bytes(stage), 0.0)
 
 
-def activation_bytes(graph: Graph, workload: Workload, **options: Unpack[Options]) -> Array:
+def activation_bytes(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> Array:
     """What forward keeps for backward on one rank of a stage, wherever it is held [byte]."""
     return kept_bytes(resolve(graph, workload, options))
 

@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, Part
-from ridgeline.memory.query import Array, Bools, Stage, as_array
+from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, PartMemory
+from ridgeline.memory.query import Array, Bools, MemoryStage, as_array
 
 
-def held_numbers(stage: Stage, kind: str, sharded: Bools) -> Array:
+def held_numbers(stage: MemoryStage, kind: str, sharded: Bools) -> Array:
     """Numbers of `kind` ('trained', 'frozen', ...) on one rank, a shard of them where `sharded` [1].
 
     Layers, ends, and the embedding table once more where tied embeddings meet on two stages.
     """
-    parts: list[tuple[Part, Array]] = [(stage.profile.blocks[name], count) for name, count in stage.layers.items()]
+    parts: list[tuple[PartMemory, Array]] = [
+        (stage.profile.blocks[name], count) for name, count in stage.layers.items()
+    ]
     parts += [(stage.profile.embedding, stage.first), (stage.profile.head, stage.last)]
     parts.append((stage.profile.table, stage.last * (1.0 - stage.first)))
     dense = experts = as_array(0.0)
@@ -28,7 +30,7 @@ def held_numbers(stage: Stage, kind: str, sharded: Bools) -> Array:
     return stage.shares.sharded(dense, experts, sharded)
 
 
-def weight_bytes(stage: Stage) -> Array:
+def weight_bytes(stage: MemoryStage) -> Array:
     """Weights of one rank, on the device or the host: ZeRO-3 keeps a shard, frozen bases their own format [byte]."""
     on, profile = stage.zero >= 3, stage.profile
     total = held_numbers(stage, "trained", on) * profile.precision.weight_bytes
@@ -40,14 +42,14 @@ def weight_bytes(stage: Stage) -> Array:
     return total
 
 
-def constant_bytes(stage: Stage) -> Array:
+def constant_bytes(stage: MemoryStage) -> Array:
     """Block constants of a 4-bit base that each rank holds whole on its device, where a program shards none [byte]."""
     if not (stage.runtime.whole_constants and stage.profile.dequantizes):
         return as_array(0.0)
     return held_numbers(stage, "quantized", stage.zero > 3) * CONSTANT_BYTES
 
 
-def gradient_bytes(stage: Stage) -> Array:
+def gradient_bytes(stage: MemoryStage) -> Array:
     """Gradients of one rank: ZeRO-2 and 3 keep a shard [byte].
 
     Where the optimizer works in backward, a gradient goes as its weight is updated (torch.Tensor's
@@ -61,7 +63,7 @@ def gradient_bytes(stage: Stage) -> Array:
     return kept * stage.profile.precision.grad_bytes
 
 
-def update_copy_bytes(stage: Stage) -> Array:
+def update_copy_bytes(stage: MemoryStage) -> Array:
     """Fp32 copies of fp16 gradients at an update that no ranks share [byte]."""
     precision, copies = stage.profile.precision, stage.runtime.update_fp32_copies
     if precision.compute != "fp16" or not precision.master_bytes or not copies:
@@ -70,7 +72,7 @@ def update_copy_bytes(stage: Stage) -> Array:
     return np.where((stage.zero == 0) & ~stage.offload_optimizer, numbers * copies * FP32_BYTES, 0.0)
 
 
-def _one_gradient(stage: Stage) -> Array:
+def _one_gradient(stage: MemoryStage) -> Array:
     """Numbers of the largest gradient of a stage, and of a table that the head shares [1]."""
     profile, shares = stage.profile, stage.shares
     largest = np.maximum(stage.first * shares.dense(profile.embedding.trained), head_gradient(stage))
@@ -85,28 +87,28 @@ def _one_gradient(stage: Stage) -> Array:
     return np.where(stage.zero >= 2, largest * shares.shard, largest)
 
 
-def head_gradient(stage: Stage) -> Array:
+def head_gradient(stage: MemoryStage) -> Array:
     """Numbers of the gradient of the head's weight on the last stage, be it the embedding's [1]."""
     own = stage.shares.dense(stage.profile.head.trained)
     return stage.last * np.maximum(own, stage.shares.dense(stage.profile.table.trained))
 
 
-def optimizer_bytes(stage: Stage) -> Array:
+def optimizer_bytes(stage: MemoryStage) -> Array:
     """Optimizer states and the fp32 master copy of one rank: ZeRO-1 to 3 keep a shard [byte]."""
     return master_bytes(stage) + moment_bytes(stage)
 
 
-def master_bytes(stage: Stage) -> Array:
+def master_bytes(stage: MemoryStage) -> Array:
     """The fp32 master copy of one rank's share [byte]."""
     return held_numbers(stage, "trained", stage.zero >= 1) * stage.profile.precision.master_bytes
 
 
-def moment_bytes(stage: Stage) -> Array:
+def moment_bytes(stage: MemoryStage) -> Array:
     """What the optimizer keeps of one rank's share [byte]."""
     return held_numbers(stage, "states", stage.zero >= 1)
 
 
-def device_optimizer_bytes(stage: Stage) -> Array:
+def device_optimizer_bytes(stage: MemoryStage) -> Array:
     """Optimizer states and master copy that stay on the device; the rest of them are on the host [byte].
 
     Paged states are memory that the driver moves to the host where the device is full (bitsandbytes 0.42,
@@ -116,19 +118,19 @@ def device_optimizer_bytes(stage: Stage) -> Array:
     return np.where(stage.offload_optimizer | stage.offload_weights, 0.0, kept)
 
 
-def gradients_leave(stage: Stage) -> Bools:
+def gradients_leave(stage: MemoryStage) -> Bools:
     """Whether reduced gradients go to the host with the optimizer: ZeRO-2 and 3 (arXiv:2101.06840)."""
     return (stage.offload_optimizer & (stage.zero >= 2)) | stage.offload_weights
 
 
-Measure = Callable[[Stage, Part], Array]  # numbers or bytes of one layer or end
+Measure = Callable[[MemoryStage, PartMemory], Array]  # numbers or bytes of one layer or end
 
 
-def _divided(stage: Stage, sums: Divided) -> Array:
+def _divided(stage: MemoryStage, sums: Divided) -> Array:
     return stage.shares.dense(sums) + stage.shares.experts(sums)
 
 
-def _widest(stage: Stage, measure: Measure) -> Array:
+def _widest(stage: MemoryStage, measure: Measure) -> Array:
     """What the largest layer of a stage has."""
     largest = as_array(0.0)
     for name, count in stage.layers.items():
@@ -137,19 +139,19 @@ def _widest(stage: Stage, measure: Measure) -> Array:
     return largest
 
 
-def _ends(stage: Stage, measure: Measure) -> Array:
+def _ends(stage: MemoryStage, measure: Measure) -> Array:
     embedding = stage.first * measure(stage, stage.profile.embedding)
     return embedding + stage.last * measure(stage, stage.profile.head)
 
 
-def _all(stage: Stage, measure: Measure) -> Array:
+def _all(stage: MemoryStage, measure: Measure) -> Array:
     total = _ends(stage, measure)
     for name, count in stage.layers.items():
         total = total + count * measure(stage, stage.profile.blocks[name])
     return total
 
 
-def gathered_bytes(stage: Stage) -> Array:
+def gathered_bytes(stage: MemoryStage) -> Array:
     """Whole layers that ZeRO-3 has gathered at once [byte].
 
     The layer at work and those prefetched; the embedding and the head stay gathered where the
@@ -167,19 +169,19 @@ def gathered_bytes(stage: Stage) -> Array:
     return np.where((stage.zero >= 3) & ((stage.shares.shard < 1.0) | stage.offload_weights), held, 0.0)
 
 
-def _gathered(stage: Stage, part: Part) -> Array:
+def _gathered(stage: MemoryStage, part: PartMemory) -> Array:
     """Bytes of one layer or end as its shards are gathered: a quantized base stays as it is held [byte]."""
     profile = stage.profile
     wide = _divided(stage, part.trained) + _divided(stage, part.frozen)
     return wide * profile.precision.activation_bytes + _divided(stage, part.quantized) * profile.quantized_bytes
 
 
-def _trained(stage: Stage, part: Part) -> Array:
+def _trained(stage: MemoryStage, part: PartMemory) -> Array:
     """Trained numbers of one layer or end on one rank, unsharded [1]."""
     return _divided(stage, part.trained)
 
 
-def passing_gradient_bytes(stage: Stage) -> Array:
+def passing_gradient_bytes(stage: MemoryStage) -> Array:
     """Unsharded gradients on their way to a shard, or of one weight to its buffer [byte].
 
     ZeRO-2 and 3 make a layer's gradients in the activation format and reduce them in the gradient
@@ -196,7 +198,7 @@ def passing_gradient_bytes(stage: Stage) -> Array:
     return np.where(stage.zero >= 2, sharded, alone)
 
 
-def _largest_weight(stage: Stage) -> Array:
+def _largest_weight(stage: MemoryStage) -> Array:
     """Numbers of the largest linear weight of a stage's layers on one rank [1]."""
     largest = as_array(0.0)
     for name, count in stage.layers.items():
@@ -205,7 +207,7 @@ def _largest_weight(stage: Stage) -> Array:
     return largest
 
 
-def weight_copy_bytes(stage: Stage) -> Array:
+def weight_copy_bytes(stage: MemoryStage) -> Array:
     """Copies of weights in the format of computation [byte].
 
     Mixed precision over fp32 weights casts each weight on use and keeps the copy until backward
@@ -220,13 +222,13 @@ def weight_copy_bytes(stage: Stage) -> Array:
     return copies
 
 
-def head_copy_bytes(stage: Stage) -> Array:
+def head_copy_bytes(stage: MemoryStage) -> Array:
     """16-bit copies of a head in 4 bits while it is at work [byte]."""
     wide = stage.runtime.dequantized_copies * stage.profile.precision.activation_bytes
     return stage.last * stage.shares.dense(stage.profile.head.quantized) * wide
 
 
-def gathered_input_bytes(stage: Stage) -> Array:
+def gathered_input_bytes(stage: MemoryStage) -> Array:
     """One sequence-parallel input gathered to all tokens of the micro-batch [byte].
 
     Megatron-LM keeps it as a buffer of its own (megatron/core/utils.py, GlobalMemoryBuffer).

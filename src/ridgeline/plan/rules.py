@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.errors import PlanError
 from ridgeline.graph.model import Graph
-from ridgeline.graph.ops import AttentionOp, GemmOp, Region, Role, Split
+from ridgeline.graph.ops import AttentionOp, GemmOp, OpRole, Region, Split
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 
@@ -47,7 +47,7 @@ def model_limits(graph: Graph) -> ModelLimits:
                 isinstance(op, GemmOp)
                 and op.region is Region.TENSOR
                 and op.split is not Split.NONE
-                and op.role is not Role.QKV
+                and op.role is not OpRole.QKV
             ):
                 width = gcd(width, op.n if op.split is Split.COLUMN else op.k)
     return ModelLimits(layers=len(graph.layers), heads=heads, kv_heads=kv_heads, tensor_width=width, experts=experts)

@@ -21,29 +21,29 @@ from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_band import band
 from ridgeline.serving.hybrid_habits import HABITS, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import Order, Placement, Technique
+from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod
 from ridgeline.serving.hybrid_sides import HybridParts
 from ridgeline.serving.streamed_costs import GPU, WEIGHTS
 from ridgeline.serving.streamed_fill import filled
 from ridgeline.serving.streamed_machine import differs, job_of, machine_of, methods_of
-from ridgeline.serving.streamed_policy import Policy, evaluate
+from ridgeline.serving.streamed_policy import StreamedPolicy, evaluate
 from ridgeline.serving.streamed_schedule import scheduled
 from ridgeline.units import bytes_text
 
-TECHNIQUES: Mapping[str, Technique] = MappingProxyType(
-    {technique.name.casefold(): technique for technique in Technique}
+TECHNIQUES: Mapping[str, OffloadMethod] = MappingProxyType(
+    {technique.name.casefold(): technique for technique in OffloadMethod}
 )
-ORDERS: Mapping[str, Order] = MappingProxyType({order.name.casefold(): order for order in Order})
+ORDERS: Mapping[str, DeviceOrder] = MappingProxyType({order.name.casefold(): order for order in DeviceOrder})
 _ENGINES = {
-    Technique.COMPUTED: "KTransformers", Technique.FETCHED: "MoE-Infinity", Technique.STREAMED: "FlexGen",
-    Technique.NEURONS: "PowerInfer",
+    OffloadMethod.COMPUTED: "KTransformers", OffloadMethod.FETCHED: "MoE-Infinity", OffloadMethod.STREAMED: "FlexGen",
+    OffloadMethod.NEURONS: "PowerInfer",
 }  # whose habits are taken where none are asked for; else llama.cpp's  # fmt: skip
 _KNOWN = "KTransformers, kt-kernel, Fiddler, MoE-Infinity, accelerate, DeepSpeed, FlexGen, vLLM, llama.cpp, PowerInfer"
-_ALONE = (Technique.HOST, Technique.DISK)  # nothing runs on a device
-_NO_PRODUCTS = (Technique.FETCHED, Technique.STREAMED)  # nothing is computed by processors
+_ALONE = (OffloadMethod.HOST, OffloadMethod.DISK)  # nothing runs on a device
+_NO_PRODUCTS = (OffloadMethod.FETCHED, OffloadMethod.STREAMED)  # nothing is computed by processors
 _UNITS = {
-    Technique.COMPUTED: "experts", Technique.FETCHED: "experts", Technique.STREAMED: "layers",
-    Technique.LAYERS: "layers", Technique.NEURONS: "neurons",
+    OffloadMethod.COMPUTED: "experts", OffloadMethod.FETCHED: "experts", OffloadMethod.STREAMED: "layers",
+    OffloadMethod.LAYERS: "layers", OffloadMethod.NEURONS: "neurons",
 }  # fmt: skip
 
 
@@ -55,15 +55,17 @@ class Offload:
     host holds (None: what the cluster's host has), `share` [1] what devices hold (None: as much as fits).
     """
 
-    technique: Technique
+    technique: OffloadMethod
     engine: str = ""  # whose habits are taken; '': those of the technique's own
     processors: str = ""
     dram_bytes: float | None = None
     share: float | None = None
-    order: Order | None = None
+    order: DeviceOrder | None = None
     storage: str = ""  # '': NVMe, and of streamed weights none
     layerwise: bool = False
-    policy: Policy | None = None  # of weights that FlexGen streams: where all lies, in which batches; None: as fits
+    policy: StreamedPolicy | None = (
+        None  # of weights that FlexGen streams: where all lies, in which batches; None: as fits
+    )
 
 
 def offloaded(
@@ -111,7 +113,7 @@ def offloaded(
 
 def _in_blocks(hybrid: Hybrid, engine: str) -> bool:
     """Whether FlexGen's loop is replayed: for its layers, on one device, of 16-bit values."""
-    streamed = hybrid.placement.technique is Technique.STREAMED and re.search("flexgen", engine, re.IGNORECASE)
+    streamed = hybrid.placement.technique is OffloadMethod.STREAMED and re.search("flexgen", engine, re.IGNORECASE)
     return bool(streamed) and hybrid.devices == 1 and hybrid.weight_bytes == 2.0 and differs(hybrid.model) is None
 
 
@@ -154,12 +156,12 @@ def hybrid_of(
     return hybrid, said
 
 
-def _check_parts(model: Model, technique: Technique) -> None:
+def _check_parts(model: Model, technique: OffloadMethod) -> None:
     """Raises where a model has no parts of the kind that a technique moves."""
     experts = any(block.experts for block in model.graph.blocks.values())
-    if technique in (Technique.COMPUTED, Technique.FETCHED) and not experts:
+    if technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED) and not experts:
         raise PlanError(f"{technique.value}: {model.name} has no experts; take layers, streamed or neurons")
-    if technique is Technique.NEURONS and experts:
+    if technique is OffloadMethod.NEURONS and experts:
         raise PlanError(f"{technique.value}: {model.name} has experts, which move whole; take computed or fetched")
 
 
@@ -198,15 +200,15 @@ def _about_dram(asked: Offload, cluster: Cluster) -> list[str]:
     return [f"{bytes_text(cluster.host.dram_bytes)} of host memory, as machines with {cluster.accelerator.name} have"]
 
 
-def _placement(asked: Offload, cluster: Cluster) -> Placement:
-    recent = asked.technique in (Technique.FETCHED, Technique.DISK)
-    return Placement(
+def _placement(asked: Offload, cluster: Cluster) -> HostPlacement:
+    recent = asked.technique in (OffloadMethod.FETCHED, OffloadMethod.DISK)
+    return HostPlacement(
         technique=asked.technique,
         share=asked.share,
-        order=asked.order or (Order.RECENT if recent else Order.UNIFORM),
-        resident_bytes=_dram_bytes(asked, cluster) if asked.technique is Technique.DISK else None,
+        order=asked.order or (DeviceOrder.RECENT if recent else DeviceOrder.UNIFORM),
+        resident_bytes=_dram_bytes(asked, cluster) if asked.technique is OffloadMethod.DISK else None,
         storage=asked.storage or "nvme",
-        from_disk=asked.technique is Technique.STREAMED and bool(asked.storage),
+        from_disk=asked.technique is OffloadMethod.STREAMED and bool(asked.storage),
         layerwise=asked.layerwise,
     )
 
@@ -214,7 +216,7 @@ def _placement(asked: Offload, cluster: Cluster) -> Placement:
 def _check_dram(hybrid: Hybrid, asked: Offload, cluster: Cluster, elsewhere: float) -> None:
     """Raises where streamed or fetched weights do not fit in host memory, nor come from a disk."""
     room = _dram_bytes(asked, cluster)
-    disk = hybrid.placement.from_disk or asked.technique is Technique.DISK
+    disk = hybrid.placement.from_disk or asked.technique is OffloadMethod.DISK
     if not disk and elsewhere > room:
         raise NoPlanError(
             f"{hybrid.model.name}: {bytes_text(elsewhere)} of weights beside the devices do not fit in"

@@ -10,7 +10,7 @@ from ridgeline.cost.answer import ALL, Cost, Rung
 from ridgeline.cost.formats import form
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.cost.network import datasheet_links, link_limit_s
-from ridgeline.cost.price_list import Policy, price
+from ridgeline.cost.price_list import KernelPolicy, price
 from ridgeline.cost.questions import Asked
 from ridgeline.cost.streams import STREAMS
 from ridgeline.energy.power import Activity, Power, kernel_power_w
@@ -53,7 +53,7 @@ def operator_cost(
         return _told(kind, host_cost(kind, amount, resolved), resolved, matrix="")
     asked = operator(kind, shape, Options(dtype=dtype, machine=resolved, **said))
     engine, _, version = library.partition(" ")
-    policy = Policy(
+    policy = KernelPolicy(
         engine=engine.casefold(), version=version, library=library, rungs=RUNGS[evidence or "measured"],
         measured_only=bool(library),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
 from ridgeline.memory.profile import Runtime, runtime_of
-from ridgeline.memory.query import Options
+from ridgeline.memory.query import MemoryOptions
 from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits
@@ -168,13 +168,13 @@ class Predictor:
         schedule = pipeline_schedule(plan.schedule)
         return schedule.in_flight(plan.pp, micro_batches, plan.chunks, np.arange(plan.pp)) / plan.chunks
 
-    def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> Options:
+    def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> MemoryOptions:
         """What is asked about the memory of a plan's stages."""
         schedule = pipeline_schedule(plan.schedule)
         counts, first, last = self.stages.spread(self.split(plan), schedule.layer_places(plan.pp, plan.chunks))
         micro_batches = plan.micro_batches(self.workload.global_batch)
         per_stage = counts.sum(axis=1)
-        return Options(
+        return MemoryOptions(
             tp=plan.tp,
             cp=plan.cp,
             ep=plan.ep,

@@ -11,7 +11,7 @@ from ridgeline.graph.diffusion import UNETS
 from ridgeline.graph.load import load
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS
-from ridgeline.memory.sampling import Part, SamplingMemory, clip_params, part_of
+from ridgeline.memory.sampling import PipelineModelMemory, SamplingMemory, clip_params, part_of
 from ridgeline.plan.sampling import Division, Sampling
 
 _CLIP_L, _CLIP_H, _CLIP_G = (768, 12), (1024, 23), (1280, 32)  # width and layers that a pipeline runs
@@ -50,12 +50,16 @@ def pipeline_memory(
     return told, tuple(said)
 
 
-def _words(name: str, element_bytes: float) -> tuple[dict[str, Part], list[str]]:
+def _words(name: str, element_bytes: float) -> tuple[dict[str, PipelineModelMemory], list[str]]:
     """The encoders of words: T5's half that encodes, and CLIP's."""
     spec = DENOISERS.get(name)
     width = UNETS[name].context if spec is None else spec.pooled
     clip = sum(clip_params(*shape) for shape in _CLIP.get(width, ()))
-    found = {"CLIP": Part(weights_bytes=element_bytes * clip, layer_bytes=0.0, working_bytes=0.0)} if clip else {}
+    found = (
+        {"CLIP": PipelineModelMemory(weights_bytes=element_bytes * clip, layer_bytes=0.0, working_bytes=0.0)}
+        if clip
+        else {}
+    )
     if spec is None:
         return found, []
     if not spec.encoder:

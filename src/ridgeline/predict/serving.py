@@ -39,7 +39,7 @@ from ridgeline.serving.metrics import (
 )
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.sampling import sampling
-from ridgeline.serving.shares import Share, client_shares, priority_shares
+from ridgeline.serving.shares import RequestShare, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -177,7 +177,7 @@ def _wide(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple
     return tuple(dict.fromkeys(said))
 
 
-def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[Share, ...]:
+def _shares(deployments: Sequence[Deployment], found: Replay, traffic: Traffic) -> tuple[RequestShare, ...]:
     """What each client got of a queue that is fair among them, or else each priority where it displaces."""
     if any(of(one, Queue).by_client for one in deployments):
         return client_shares(found, traffic)

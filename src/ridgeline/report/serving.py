@@ -20,8 +20,8 @@ from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
 from ridgeline.serving.replay import Replay
-from ridgeline.serving.sampling import Sampling, widened, widened_share
-from ridgeline.serving.shares import Share
+from ridgeline.serving.sampling import SamplingBands, widened, widened_share
+from ridgeline.serving.shares import RequestShare
 from ridgeline.serving.traffic.summary import Summary
 from ridgeline.units import bytes_text, rate_text, time_text
 
@@ -69,8 +69,10 @@ class ServingReport(Printed):
     rungs: Mapping[str, str]
     assumed: tuple[str, ...]
     seconds: float
-    sampled: Sampling | None = None  # how far they may be from endless traffic of the kind
-    shares: tuple[Share, ...] = ()  # by client where the queue is fair among them, by priority where that displaces
+    sampled: SamplingBands | None = None  # how far they may be from endless traffic of the kind
+    shares: tuple[
+        RequestShare, ...
+    ] = ()  # by client where the queue is fair among them, by priority where that displaces
 
     @property
     def devices(self) -> int:
@@ -349,7 +351,7 @@ def _waits(report: ServingReport) -> str:
     return "requests wait for their turn in an iteration, not for room in the cache"
 
 
-def _shares(shares: Sequence[Share], of: str) -> list[Block]:
+def _shares(shares: Sequence[RequestShare], of: str) -> list[Block]:
     """A table of shares; nothing where there are none."""
     if not shares:
         return []

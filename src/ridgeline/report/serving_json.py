@@ -11,11 +11,11 @@ from ridgeline.report.evidence import steps_as_dict
 from ridgeline.report.serving import ServingReport, because
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.serving.metrics import Metrics
-from ridgeline.serving.sampling import SECTIONS, Sampling
-from ridgeline.serving.shares import Share
+from ridgeline.serving.sampling import SECTIONS, SamplingBands
+from ridgeline.serving.shares import RequestShare
 
 
-def _latencies(record: Metrics | Sampling | Share, *kinds: str) -> dict[str, Any]:
+def _latencies(record: Metrics | SamplingBands | RequestShare, *kinds: str) -> dict[str, Any]:
     """Some latencies [s], each by quantile."""
     found = {kind: vars(getattr(record, kind)) for kind in kinds}
     return {kind: {f"{name}_s": as_value(value) for name, value in each.items()} for kind, each in found.items()}
@@ -30,7 +30,7 @@ def _end(end: Metrics) -> dict[str, Any]:
     }
 
 
-def _sampling(drawn: Sampling | None) -> dict[str, Any] | None:
+def _sampling(drawn: SamplingBands | None) -> dict[str, Any] | None:
     """Half widths of 80 % intervals for the draw of the requests alone; null where nothing is drawn."""
     if drawn is None:
         return None
@@ -41,7 +41,7 @@ def _sampling(drawn: Sampling | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _share(one: Share) -> dict[str, Any]:
+def _share(one: RequestShare) -> dict[str, Any]:
     names = ("name", "requests", "done", "prompt_tokens", "output_tokens")
     return {**picked(one, *names), **_latencies(one, "ttft", "tpot")}
 

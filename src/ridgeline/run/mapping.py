@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ridgeline.errors import ModelError, PlanError, WorkloadError
 from ridgeline.facts.frameworks import FrameworkPolicy, framework_policy
 from ridgeline.graph.model import Block, Model
-from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GroupedGemmOp, LinearOp, NormOp, Role
+from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, GroupedGemmOp, LinearOp, NormOp, OpRole
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 
@@ -238,12 +238,12 @@ def shape_of(model: Model) -> DecoderShape:
     core, latent = block.attention, _latent(block)
     experts = [op for op in block.ops if isinstance(op, GroupedGemmOp)]
     up, down = (
-        block.gemm(role) or each for role, each in zip((Role.UP, Role.DOWN), experts or (None, None), strict=True)
+        block.gemm(role) or each for role, each in zip((OpRole.UP, OpRole.DOWN), experts or (None, None), strict=True)
     )
-    first, last = block.gemm(Role.KEY_DOWN if latent else Role.QKV), block.gemm(Role.OUTPUT)
+    first, last = block.gemm(OpRole.KEY_DOWN if latent else OpRole.QKV), block.gemm(OpRole.OUTPUT)
     if core is None or up is None or down is None or first is None or last is None:
         raise ModelError(f"{model.name} is not run here: its layers are not attention and a feed-forward")
-    shared = block.gemm(Role.SHARED_DOWN)
+    shared = block.gemm(OpRole.SHARED_DOWN)
     norm = next(op for op in block.ops if isinstance(op, NormOp))
     positions = [op for op in graph.embedding if isinstance(op, EmbeddingOp) and not op.tokens]
     uneven = core.v_dim != core.qk_dim and not latent
@@ -281,7 +281,7 @@ def shape_of(model: Model) -> DecoderShape:
 
 def _latent(block: Block) -> dict[str, int]:
     """The ranks of latent attention; nothing for other kinds."""
-    down, up, queries = (block.gemm(role) for role in (Role.KEY_DOWN, Role.KEY_UP, Role.QUERY_UP))
+    down, up, queries = (block.gemm(role) for role in (OpRole.KEY_DOWN, OpRole.KEY_UP, OpRole.QUERY_UP))
     if not block.latent or down is None or up is None:
         return {}
     return {"kv_rank": up.k, "rope_dim": down.n - up.k, "q_rank": queries.k if queries is not None else 0}

@@ -14,7 +14,7 @@ EMPTY = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerSlots:
     """One layer to fill: load of one replica of each expert (E), ranks and the slots of each."""
 
     loads: Floats
@@ -33,7 +33,7 @@ class Layer:
         return counts
 
 
-def fill(layer: Layer, members: Whole, *, cost: Floats | None = None) -> Whole:
+def fill(layer: LayerSlots, members: Whole, *, cost: Floats | None = None) -> Whole:
     """Slots (R, S): replicas one by one, each to the least loaded rank that has room and does not hold the expert.
 
     Largest first. With a `cost` (E, R), those first that lose most elsewhere, each to its cheapest rank.
@@ -57,7 +57,7 @@ def fill(layer: Layer, members: Whole, *, cost: Floats | None = None) -> Whole:
     return slots
 
 
-def _make_room(slots: Whole, used: Whole, load: Floats, layer: Layer, expert: int) -> None:
+def _make_room(slots: Whole, used: Whole, load: Floats, layer: LayerSlots, expert: int) -> None:
     """Places a replica whose open ranks all hold it: another expert moves to one of those and leaves its slot."""
     for rank in np.flatnonzero(used < layer.slots_per_rank):
         for other in np.argsort(load):
@@ -73,7 +73,7 @@ def _make_room(slots: Whole, used: Whole, load: Floats, layer: Layer, expert: in
                     return
 
 
-def even_out(layer: Layer, start: Whole) -> Whole:
+def even_out(layer: LayerSlots, start: Whole) -> Whole:
     """Slots (R, S) after the fullest rank has exchanged slots with others while that makes it less full."""
     slots = start.copy()
     loads, held = layer.slot_loads(slots), layer.held(slots)
@@ -93,7 +93,7 @@ def even_out(layer: Layer, start: Whole) -> Whole:
     return slots
 
 
-def exchange(layer: Layer, start: Whole, *, cost: Floats, load_cost: float, deadline: float) -> Whole:
+def exchange(layer: LayerSlots, start: Whole, *, cost: Floats, load_cost: float, deadline: float) -> Whole:
     """Slots (R, S) after exchanges, each the one that lowers load_cost x fullest load + traffic most.
 
     `cost` (E, R) is that of one replica of each expert on each rank, the other layers given.

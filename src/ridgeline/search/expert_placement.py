@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import InputError, PlanError
-from ridgeline.search.expert_exchange import Layer, even_out, exchange, fill
+from ridgeline.search.expert_exchange import LayerSlots, even_out, exchange, fill
 from ridgeline.search.programs import Floats, Whole, gap
 
 
@@ -89,7 +89,7 @@ SWEEPS = 20  # over all layers; each ends early when no exchange helps
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experts:
+class PlacementProblem:
     """What is to be placed: loads, ranks and what traffic costs.
 
     `loads` (L, E) holds the work of each expert, `traffic` (L - 1, E, E) what passes from each expert to each of the
@@ -155,7 +155,7 @@ class Experts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class ExpertPlacement:
     """Where experts are, what that costs and how far it can be from the best.
 
     `slots` (L, R, S) holds experts, -1 where a slot is empty; `rank_load` (L, R) the work of each rank.
@@ -189,7 +189,7 @@ def shares(slots: Whole, experts: int) -> Floats:
     return found
 
 
-def evaluate(problem: Experts, slots: Whole) -> Placement:
+def evaluate(problem: PlacementProblem, slots: Whole) -> ExpertPlacement:
     """Cost of a given placement, with the bound of `lower_bound`.
 
     Raises
@@ -210,7 +210,7 @@ def evaluate(problem: Experts, slots: Whole) -> Placement:
         for layer, flow in enumerate(problem.flow):
             traffic += float((held[layer].T @ flow @ held[layer + 1] * problem.distance).sum())
     objective = problem.load_cost * float(rank_load.max(axis=1).sum()) + traffic
-    return Placement(
+    return ExpertPlacement(
         slots=slots,
         rank_load=rank_load,
         traffic_cost=traffic,
@@ -220,7 +220,7 @@ def evaluate(problem: Experts, slots: Whole) -> Placement:
     )
 
 
-def lower_bound(problem: Experts) -> float:
+def lower_bound(problem: PlacementProblem) -> float:
     """What no placement can cost less than: `load_bound` and `traffic_bound`, added up over layers."""
     least = problem.load_cost * sum(
         load_bound(loads, problem.ranks, problem.slots_per_rank, problem.redundant) for loads in problem.load
@@ -239,7 +239,9 @@ def lower_bound(problem: Experts) -> float:
     return least
 
 
-def place(problem: Experts, *, time_limit_s: float = 1.0, exact: bool = False, kicks: int = 20) -> Placement:
+def place(
+    problem: PlacementProblem, *, time_limit_s: float = 1.0, exact: bool = False, kicks: int = 20
+) -> ExpertPlacement:
     """A placement of little cost, with its proven bound.
 
     Parameters
@@ -295,7 +297,7 @@ def _kicked(slots: Whole, draw: np.random.Generator) -> Whole:
     return new
 
 
-def _rank_sets(problem: Experts) -> list[Whole]:
+def _rank_sets(problem: PlacementProblem) -> list[Whole]:
     """Ranks to begin with: the fewest that have room, then those of the fewest nodes, of twice as many, and so on."""
     node = np.asarray(problem.nodes if problem.nodes is not None else [0] * problem.ranks)
     names, counts = np.unique(node, return_counts=True)
@@ -308,17 +310,17 @@ def _rank_sets(problem: Experts) -> list[Whole]:
     return [np.sort(order[:size]) for size in sorted({fewest} | {int(ends[count - 1]) for count in chosen})]
 
 
-def _balanced(problem: Experts, ranks: Whole) -> Whole:
+def _balanced(problem: PlacementProblem, ranks: Whole) -> Whole:
     """Every layer filled largest expert first on some ranks, then evened out, whatever the traffic (L, R, S)."""
     found = np.full((problem.load.shape[0], problem.ranks, problem.slots_per_rank), -1, dtype=np.int64)
     for number, loads in enumerate(problem.load):
         counts = replica_counts(loads, ranks.size, problem.redundant)
-        layer = Layer(loads=loads / counts, ranks=ranks.size, slots_per_rank=problem.slots_per_rank)
+        layer = LayerSlots(loads=loads / counts, ranks=ranks.size, slots_per_rank=problem.slots_per_rank)
         found[number, ranks] = even_out(layer, fill(layer, np.repeat(np.arange(loads.size), counts)))
     return found
 
 
-def _by_affinity(problem: Experts, start: Whole, ranks: Whole) -> Whole:
+def _by_affinity(problem: PlacementProblem, start: Whole, ranks: Whole) -> Whole:
     """Every layer but the first filled by where the traffic of the layer before comes from (L, R, S)."""
     experts, found = problem.load.shape[1], start.copy()
     for number in range(1, start.shape[0]):
@@ -326,12 +328,12 @@ def _by_affinity(problem: Experts, start: Whole, ranks: Whole) -> Whole:
         counts = np.bincount(members, minlength=experts)
         before = shares(found[number - 1 : number], experts)[0]
         cost = problem.flow[number - 1].T @ before @ problem.distance[:, ranks]
-        layer = Layer(loads=problem.load[number] / counts, ranks=ranks.size, slots_per_rank=problem.slots_per_rank)
+        layer = LayerSlots(loads=problem.load[number] / counts, ranks=ranks.size, slots_per_rank=problem.slots_per_rank)
         found[number, ranks] = fill(layer, members, cost=cost)
     return found
 
 
-def _descended(problem: Experts, start: Whole, deadline: float) -> Whole:
+def _descended(problem: PlacementProblem, start: Whole, deadline: float) -> Whole:
     """Exchanges within one layer after another until none of a whole sweep helps or the time is over (L, R, S)."""
     slots, experts = start.copy(), problem.load.shape[1]
     for _ in range(SWEEPS):
@@ -345,7 +347,7 @@ def _descended(problem: Experts, start: Whole, deadline: float) -> Whole:
                 after = shares(slots[number + 1 : number + 2], experts)[0]
                 cost += problem.flow[number] @ after @ problem.distance.T
             counts = np.maximum(np.bincount(slots[number][slots[number] >= 0], minlength=experts), 1)
-            layer = Layer(
+            layer = LayerSlots(
                 loads=problem.load[number] / counts, ranks=problem.ranks, slots_per_rank=problem.slots_per_rank
             )
             better = exchange(

@@ -21,7 +21,7 @@ from ridgeline.errors import PlanError
 from ridgeline.search.programs import Draft, Floats, Whole
 
 if TYPE_CHECKING:
-    from ridgeline.search.expert_placement import Experts
+    from ridgeline.search.expert_placement import PlacementProblem
 
 MOST_VARIABLES = 200_000
 
@@ -34,7 +34,7 @@ class _Layer:
     placed: Whole
 
 
-def solve_exactly(problem: Experts, start: Whole, *, time_limit_s: float) -> tuple[Whole, float]:
+def solve_exactly(problem: PlacementProblem, start: Whole, *, time_limit_s: float) -> tuple[Whole, float]:
     """The best placement (L, R, S) found from a known one, and a lower bound of all placements.
 
     Raises
@@ -63,7 +63,7 @@ def solve_exactly(problem: Experts, start: Whole, *, time_limit_s: float) -> tup
     return found, least
 
 
-def _solved(problem: Experts, start: Whole, loads: Floats, time_limit_s: float) -> tuple[Whole, float]:
+def _solved(problem: PlacementProblem, start: Whole, loads: Floats, time_limit_s: float) -> tuple[Whole, float]:
     """The program of some layers, begun at a known placement; the slots (L, R, S) found and the bound."""
     draft = Draft()
     layers = [_layer(problem, draft, of_layer) for of_layer in loads]
@@ -83,7 +83,7 @@ def _solved(problem: Experts, start: Whole, loads: Floats, time_limit_s: float) 
     return found, answer.bound
 
 
-def _layer(problem: Experts, draft: Draft, loads: Floats) -> _Layer:
+def _layer(problem: PlacementProblem, draft: Draft, loads: Floats) -> _Layer:
     """Adds the variables and rows of one layer."""
     experts, ranks = loads.size, problem.ranks
     copies = np.arange(1, 2 + min(ranks - 1, problem.redundant))
@@ -106,7 +106,7 @@ def _layer(problem: Experts, draft: Draft, loads: Floats) -> _Layer:
     return _Layer(chosen=chosen, placed=placed)
 
 
-def _flows(problem: Experts, draft: Draft, placed: list[Whole]) -> None:
+def _flows(problem: PlacementProblem, draft: Draft, placed: list[Whole]) -> None:
     """Adds the traffic between neighbouring layers, split over pairs of ranks."""
     ranks = problem.ranks
     for flow, before, after in zip(problem.flow, placed[:-1], placed[1:], strict=True):

@@ -17,7 +17,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import GroupedGemmOp
 from ridgeline.plan.deployment import Deployment
-from ridgeline.search.expert_placement import Experts, Placement, evaluate, place, shares
+from ridgeline.search.expert_placement import ExpertPlacement, PlacementProblem, evaluate, place, shares
 from ridgeline.search.programs import Floats, Whole
 
 _BYTES = 2.0  # of a number that is sent
@@ -142,7 +142,7 @@ def imbalance(asked: Loads, ranks: int) -> float:
     return 1.0 if ranks == 1 else lies(asked, ranks).imbalance
 
 
-def lies(asked: Loads, ranks: int, routes: Routes | None = None) -> Placement:
+def lies(asked: Loads, ranks: int, routes: Routes | None = None) -> ExpertPlacement:
     """Where the experts lie on R ranks; by affinity, with the time of a row on its `routes` against that in an expert.
 
     Traffic counts the time of all ranks' rows over the ranks, a load that of the fullest rank's. Raises `PlanError`
@@ -150,7 +150,7 @@ def lies(asked: Loads, ranks: int, routes: Routes | None = None) -> Placement:
     """
     loads = asked.loads
     slots = -(-(loads.shape[1] + asked.redundant) // ranks)
-    problem = Experts(loads=loads, ranks=ranks, slots_per_rank=slots, redundant=asked.redundant)
+    problem = PlacementProblem(loads=loads, ranks=ranks, slots_per_rank=slots, redundant=asked.redundant)
     if asked.how == LINEAR:
         if loads.shape[1] % ranks:
             raise PlanError(

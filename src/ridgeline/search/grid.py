@@ -24,7 +24,7 @@ from ridgeline.cost.price import BlockCost
 from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
 from ridgeline.memory.activations import kept_bytes
-from ridgeline.memory.query import Options, Stage, as_array, resolve
+from ridgeline.memory.query import MemoryOptions, MemoryStage, as_array, resolve
 from ridgeline.memory.stage import device_memory, device_peak, host_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
@@ -33,7 +33,7 @@ from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, saving
 from ridgeline.search.groups import Floats, Group
 from ridgeline.search.space import Degrees, Space, chunk_choices
 from ridgeline.training.bounds import StepBound
-from ridgeline.training.exchanges import Exchange, Sharding
+from ridgeline.training.exchanges import ShardExchange, Sharding
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import LayoutCost
 from ridgeline.training.step import with_moved_activations
@@ -49,7 +49,7 @@ class _Family:
     axes: Axes
     cost: LayoutCost  # exchanges included
     sharding: Sharding
-    held: Stage  # of no layers yet; its plans are the layouts that differ in memory
+    held: MemoryStage  # of no layers yet; its plans are the layouts that differ in memory
     alike: NDArray[np.int64]  # which of these each layout is
     repeats: NDArray[np.bool_]
 
@@ -58,7 +58,7 @@ class _Family:
         return np.take(held, self.alike, axis=-1)
 
 
-class Grid:
+class PricedGrid:
     """Prices a space for one predictor; iterate `groups` for the bounds."""
 
     def __init__(self, predictor: Predictor, space: Space, found: list[Degrees]) -> None:
@@ -176,7 +176,7 @@ class Grid:
             repeats=repeats(axes, experts=predictor.limits.experts > 0),
         )
 
-    def _held(self, axes: Axes) -> tuple[Stage, NDArray[np.int64]]:
+    def _held(self, axes: Axes) -> tuple[MemoryStage, NDArray[np.int64]]:
         """What is asked about the memory of a stage, once for layouts that hold the same, and which of these each is.
 
         How tensor collectives overlap and in what style context is exchanged changes no byte.
@@ -187,7 +187,7 @@ class Grid:
         different, alike = np.unique(np.array(keys), axis=0, return_inverse=True)
         column = dict(zip((*names, "sequence_parallel"), different.T[:, None, None, None], strict=True))
         ranks = column["dp"] * column["cp"]
-        options = Options(
+        options = MemoryOptions(
             tp=column["tp"],
             cp=column["cp"],
             ep=column["ep"],
@@ -226,7 +226,7 @@ class Grid:
             sharding=family.sharding,
         )
 
-        def held(stage: int) -> Stage:
+        def held(stage: int) -> MemoryStage:
             """What is asked about the memory of one stage."""
             count = counts[stage].sum(axis=0)
             return replace(
@@ -261,7 +261,7 @@ class Grid:
             host_full=np.moveaxis(np.broadcast_to(family.by_layout(host > 0), axes.shape), -1, 0),
         )
 
-    def _excess(self, looked: list[Stage]) -> tuple[Floats, Floats]:
+    def _excess(self, looked: list[MemoryStage]) -> tuple[Floats, Floats]:
         """Peak of the fullest of some stages, less the device's capacity, and what their ranks hold in one host's
         memory, less that [byte]."""
         cluster = self.predictor.cluster
@@ -280,7 +280,7 @@ def _bounds_s(axes: Axes, bound: StepBound) -> Floats:
             continue
         zero, part = axes.zero[:, chosen], bound.sharded(chosen)
         for place, (gradients, weights) in enumerate(axes.overlaps):
-            rules = Exchange(
+            rules = ShardExchange(
                 gather_once=(zero == 1) | (zero == 2),
                 gather_always=zero == 3,
                 reduce_always=zero >= 2,

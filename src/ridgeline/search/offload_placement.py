@@ -41,15 +41,15 @@ from ridgeline.serving.streamed_costs import (
     HIDDEN,
     INVERSE,
     SIZE,
+    HostMachine,
     Job,
-    Machine,
     Method,
     Terms,
     place_of,
     terms,
 )
 from ridgeline.serving.streamed_machine import job_of, machine_of, methods_of
-from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, PLAIN, TIERS, Offload, Policy, evaluate
+from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, PLAIN, TIERS, StreamedPlan, StreamedPolicy, evaluate
 from ridgeline.serving.streamed_schedule import Scheduled, least, scheduled
 
 _TRIED = 48  # candidates replayed at most, in the order of what they could take at least
@@ -95,9 +95,9 @@ def best_policy(
     )  # fmt: skip
 
 
-def soonest(job: Job, machine: Machine, methods: Sequence[Method]) -> tuple[Policy, Scheduled, float, int]:
+def soonest(job: Job, machine: HostMachine, methods: Sequence[Method]) -> tuple[StreamedPolicy, Scheduled, float, int]:
     """The policy whose replay is soonest, it, the least time per token of any [s], and how many were replayed."""
-    best: tuple[float, Policy, Scheduled] | None = None
+    best: tuple[float, StreamedPolicy, Scheduled] | None = None
     least_s, tried = math.inf, 0
     for bound_s, policy, _ in ranked(job, machine, methods=methods, costs=least):
         least_s = min(bound_s, best[0]) if best else bound_s
@@ -118,17 +118,17 @@ METHODS = (
     Method(cpu_attention=False, compress_cache=True),
     Method(cpu_attention=False, compress_weights=True, compress_cache=True),
 )  # attention on the CPU over a compressed cache would have to decompress it there
-Costs = Callable[[Job, Machine, int, Method], Terms]  # rows of a batch size and method
+Costs = Callable[[Job, HostMachine, int, Method], Terms]  # rows of a batch size and method
 
 
 def place(
     job: Job,
-    machine: Machine,
+    machine: HostMachine,
     *,
     methods: Iterable[Method] = METHODS,
     gpu_batches: Iterable[int] = range(1, MOST_GPU_BATCH + 1),
     most_batches: int | None = None,
-) -> Offload:
+) -> StreamedPlan:
     """The policy of least time per token over all methods, batch sizes and numbers of batches, proven [s].
 
     Parameters
@@ -163,13 +163,13 @@ def place(
 
 def ranked(
     job: Job,
-    machine: Machine,
+    machine: HostMachine,
     *,
     methods: Iterable[Method] = METHODS,
     gpu_batches: Iterable[int] = range(1, MOST_GPU_BATCH + 1),
     most_batches: int | None = None,
     costs: Costs = terms,
-) -> Iterator[tuple[float, Policy, int]]:
+) -> Iterator[tuple[float, StreamedPolicy, int]]:
     """Policies in the order of their least time per token by rows of `costs` [s], with it and the programs solved [1].
 
     Of each method, batch size and number of batches the best shares; no other policy is sooner than the next one's
@@ -209,7 +209,7 @@ class _Program:
     """The linear programs of one batch size and method."""
 
     job: Job
-    machine: Machine
+    machine: HostMachine
     size: int
     method: Method
     costs: Costs = terms
@@ -273,11 +273,11 @@ class _Program:
                 else:
                     draft.row((values, line), high=0.0)
 
-    def policy(self, values: Floats, batches: int) -> Policy:
+    def policy(self, values: Floats, batches: int) -> StreamedPolicy:
         """The shares of v as a policy."""
         shares = np.clip(values[:INVERSE].reshape(3, 3), 0.0, None)
         shares = shares / shares.sum(axis=1, keepdims=True)
-        return Policy(gpu_batch=self.size, gpu_batches=batches, shares=shares, method=self.method)
+        return StreamedPolicy(gpu_batch=self.size, gpu_batches=batches, shares=shares, method=self.method)
 
 
 def _planes(draft: Draft, products: Whole, shares: Whole, inverse: int, least: float, most: float) -> None:
@@ -292,7 +292,7 @@ def _planes(draft: Draft, products: Whole, shares: Whole, inverse: int, least: f
             draft.row(([int(product), int(share), inverse], coefficients), high=high)
 
 
-def _nearest(job: Job, machine: Machine, methods: tuple[Method, ...], size: int) -> str:
+def _nearest(job: Job, machine: HostMachine, methods: tuple[Method, ...], size: int) -> str:
     """Which tier alone could grow so that one batch fits, and to what."""
     wanted = []
     for tier, name in enumerate(TIERS):

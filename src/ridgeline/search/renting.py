@@ -26,7 +26,7 @@ from ridgeline.report.deployments import deployment_text
 from ridgeline.report.text import money_text
 from ridgeline.search.rent import Option, Problem, Rent, mix_text
 from ridgeline.search.rent_replay import Tried, rent_kept
-from ridgeline.search.serving_space import Space, deployments
+from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import ATTAINED, Objective, measure
 from ridgeline.serving.replay import replay_tables
@@ -228,7 +228,7 @@ def _options(
     """Instances of an offer that start: within a node, one budget each."""
     node = cluster(f"8x{offer.accelerator}") if offer.limit is None or offer.limit >= 8 else _node(offer)
     where = machine(node)
-    space = Space(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1, fixed=stated)
+    space = ServingSpace(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1, fixed=stated)
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     found = []

@@ -22,7 +22,7 @@ from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
 from ridgeline.seams.context import context_style
 from ridgeline.seams.resolve import rewritten
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
-from ridgeline.search.grid import Grid
+from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Feasible, Group
 from ridgeline.search.space import Space, alone, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
@@ -102,7 +102,7 @@ class Searcher:
             self.covered += count
         if not kept:
             return
-        grid = Grid(self.predictor, self.space, kept)
+        grid = PricedGrid(self.predictor, self.space, kept)
         self.device_s = grid.least_device_s()
         for group in grid.groups():
             self._keep_runnable(group)

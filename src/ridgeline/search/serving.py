@@ -21,7 +21,7 @@ from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.predict.serving import Operation
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
-from ridgeline.search.serving_space import Space, deployments, fleets
+from ridgeline.search.serving_space import ServingSpace, deployments, fleets
 from ridgeline.serving.metrics import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -37,7 +37,7 @@ def search_serving(
     traffic: Traffic,
     objective: Objective,
     *,
-    space: Space = Space(),  # noqa: B008  (immutable)
+    space: ServingSpace = ServingSpace(),  # noqa: B008  (immutable)
     top: int = 5,
     operation: Operation = Operation(router=Router.LEAST_LOADED),  # noqa: B008
     progress: Callable[[int, int], None] | None = None,

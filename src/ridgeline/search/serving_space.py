@@ -31,7 +31,7 @@ def _whole(key: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class ServingSpace:
     """What a search may vary; `quantize` admits formats narrower than the model's own, `pools` disaggregation."""
 
     token_budgets: tuple[int | None, ...] = (None, 2048, 16384)
@@ -57,7 +57,7 @@ def _powers(most: int) -> list[int]:
     return [2**place for place in range(most.bit_length()) if 2**place <= most]
 
 
-def deployments(model: Model, cluster: Cluster, space: Space, *, longest: int = 0) -> Iterator[Deployment]:
+def deployments(model: Model, cluster: Cluster, space: ServingSpace, *, longest: int = 0) -> Iterator[Deployment]:
     """Shapes of one instance for contexts of up to `longest` tokens, those with what a person stated only.
 
     In a fleet of two kinds of devices each kind may hold whole instances, or attention with experts on the other.
@@ -74,7 +74,7 @@ def deployments(model: Model, cluster: Cluster, space: Space, *, longest: int = 
         yield from _experts_beside(model, own, space, longest)
 
 
-def _experts_beside(model: Model, own: Cluster, space: Space, longest: int) -> Iterator[Deployment]:
+def _experts_beside(model: Model, own: Cluster, space: ServingSpace, longest: int) -> Iterator[Deployment]:
     """Shapes with attention on the devices of a cluster and experts on those beside it."""
     assert own.secondary is not None
     there = own.secondary.cluster
@@ -88,7 +88,7 @@ def _experts_beside(model: Model, own: Cluster, space: Space, longest: int) -> I
             )  # fmt: skip
 
 
-def _of_kind(model: Model, cluster: Cluster, space: Space, longest: int) -> Iterator[Deployment]:
+def _of_kind(model: Model, cluster: Cluster, space: ServingSpace, longest: int) -> Iterator[Deployment]:
     """Shapes of one instance on devices of one kind, or with experts beside them where they are to be apart."""
     stated = space.fixed
     fixed = deployment_words(stated) | drafts_of(stated)
@@ -123,7 +123,7 @@ def _may_stay(degrees: Mapping[str, int]) -> bool:
     return degrees["tp"] == degrees["pp"] == 1 < degrees["dp"] == degrees["ep"] and "expert_devices" not in degrees
 
 
-def _degrees(model: Model, cluster: Cluster, space: Space) -> Iterator[dict[str, int]]:
+def _degrees(model: Model, cluster: Cluster, space: ServingSpace) -> Iterator[dict[str, int]]:
     stated = space.fixed
     graph = model.graph
     experts = max((block.experts for block in graph.blocks.values()), default=0)
@@ -156,7 +156,7 @@ def _degrees(model: Model, cluster: Cluster, space: Space) -> Iterator[dict[str,
                         yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
 
 
-def _divided(grid: Iterable[dict[str, int]], model: Model, space: Space, long: bool) -> Iterator[dict[str, int]]:
+def _divided(grid: Iterable[dict[str, int]], model: Model, space: ServingSpace, long: bool) -> Iterator[dict[str, int]]:
     """Degrees with contexts whole and, where they are `long` and nothing stated forbids it, held once by all ranks."""
     stated = space.fixed
     heads = min(
@@ -174,14 +174,14 @@ def _divided(grid: Iterable[dict[str, int]], model: Model, space: Space, long: b
             yield {**degrees, "kv_ranks": copies}
 
 
-def _own(model: Model, cluster: Cluster, space: Space) -> Deployment:
+def _own(model: Model, cluster: Cluster, space: ServingSpace) -> Deployment:
     """A deployment in the stated formats, else in the checkpoint's own."""
     stated = space.fixed
     asked = Deployment(weights=stated.get("weights", ""), other_weights=stated.get("attention_weights", ""))
     return with_formats(asked, model, cluster)[0]
 
 
-def _formats(model: Model, cluster: Cluster, space: Space) -> Iterator[dict[str, str]]:
+def _formats(model: Model, cluster: Cluster, space: ServingSpace) -> Iterator[dict[str, str]]:
     """Formats of weights and cache: as stated, else the checkpoint's own and, where admitted, narrower ones."""
     rates = rates_of_both(cluster)
     own = _own(model, cluster, space).weights
@@ -201,7 +201,7 @@ def _formats(model: Model, cluster: Cluster, space: Space) -> Iterator[dict[str,
 def fleets(
     shapes: Sequence[Deployment],
     cluster: Cluster,
-    space: Space,
+    space: ServingSpace,
     ready: Callable[[Deployment], tuple[Engine, StepTables]],
     traffic: Traffic,
 ) -> Iterator[tuple[Deployment, ...]]:
@@ -227,7 +227,7 @@ def fleets(
 
 
 def _long_prompts(
-    one: Deployment, space: Space, ready: Callable[[Deployment], tuple[Engine, StepTables]], traffic: Traffic
+    one: Deployment, space: ServingSpace, ready: Callable[[Deployment], tuple[Engine, StepTables]], traffic: Traffic
 ) -> Iterator[Deployment]:
     """The same instances that borrow room, where a request is longer than a cache, or merge for long prompts."""
     plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1 and not one.expert_devices
@@ -241,7 +241,9 @@ def _long_prompts(
         yield replaced(one, borrows=True)
 
 
-def _both_kinds(shapes: Sequence[Deployment], cluster: Cluster, space: Space) -> Iterator[tuple[Deployment, ...]]:
+def _both_kinds(
+    shapes: Sequence[Deployment], cluster: Cluster, space: ServingSpace
+) -> Iterator[tuple[Deployment, ...]]:
     """Whole instances on devices of both kinds at once, alike in all but their degrees."""
     whole = [one for one in shapes if not one.expert_kind]
     first = [one for one in whole if one.kind == cluster.accelerator.name]
@@ -271,7 +273,7 @@ def _paces(one: Deployment, made: Engine, tables: StepTables, traffic: Traffic) 
 
 
 def _pools(
-    first: Deployment, second: Deployment, prefill_s: float, decode_s: float, cluster: Cluster, space: Space
+    first: Deployment, second: Deployment, prefill_s: float, decode_s: float, cluster: Cluster, space: ServingSpace
 ) -> Iterator[tuple[Deployment, ...]]:
     """Splits of the devices over prefill and decode instances, near the one in which both keep pace."""
     one, two = first.instance_devices, second.instance_devices

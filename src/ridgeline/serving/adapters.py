@@ -17,15 +17,18 @@ from numpy.typing import ArrayLike
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import PlanError
-from ridgeline.graph.ops import Role
-from ridgeline.lower.pieces import Elementwise, Experts, Product, Served
+from ridgeline.graph.ops import OpRole
+from ridgeline.lower.pieces import ElementwisePiece, Experts, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.serving import Adapters, of
 from ridgeline.serving.state import Array, Whole
 
 _SEED = 0  # of whose requests are for which adapter
 _BYTES = 2.0  # of a number of an adapter: 16 bits
-_DOWN = {Role.UP: Role.DOWN, Role.SHARED_UP: Role.SHARED_DOWN}  # the last product of a feed-forward by its first
+_DOWN = {
+    OpRole.UP: OpRole.DOWN,
+    OpRole.SHARED_UP: OpRole.SHARED_DOWN,
+}  # the last product of a feed-forward by its first
 _PARTS = {"attention": ("attention", "out"), "all": ("attention", "out", "feed", "shared")}
 
 
@@ -73,8 +76,8 @@ def _products(served: Served, one: Adapters) -> list[_Adapted]:
         inner = {piece.role: piece.k for piece in kind.pieces if isinstance(piece, Product)}
         for piece in kind.pieces:
             if isinstance(piece, Product) and piece.part in _PARTS[one.on]:
-                down = inner.get(_DOWN.get(piece.role, Role.OTHER))
-                slices = 3.0 if piece.role is Role.QKV else piece.n / down if piece.role in _DOWN and down else 1.0
+                down = inner.get(_DOWN.get(piece.role, OpRole.OTHER))
+                slices = 3.0 if piece.role is OpRole.QKV else piece.n / down if piece.role in _DOWN and down else 1.0
                 found.append(_Adapted(k=piece.k, n=piece.n, count=kind.count * piece.count, slices=slices))
     return found
 
@@ -106,7 +109,7 @@ def token_seconds(served: Served, one: Adapters, prices: ServedPrices, tokens: A
     total = nothing(tokens.shape)
     for each in _products(served, one):
         elements = each.k + each.n + 2.0 * each.slices * one.rank
-        asked = Elementwise(name="adapter", elements=elements, kernels=2.0)
+        asked = ElementwisePiece(name="adapter", elements=elements, kernels=2.0)
         total = total + prices.stream(asked, tokens).times(each.count)
     return total
 
@@ -115,4 +118,4 @@ def sequence_seconds(served: Served, one: Adapters, prices: ServedPrices, sequen
     """What reading the matrices of the different adapters among N sequences takes, (N,) [s]."""
     different = np.minimum(distinct(popularity(one), sequences), float(one.on_device or one.count))
     each = adapter_bytes(served, one) / 2.0  # a pass is over numbers of two bytes
-    return prices.stream(Elementwise(name="adapters", elements=each, kernels=0.0), different)
+    return prices.stream(ElementwisePiece(name="adapters", elements=each, kernels=0.0), different)

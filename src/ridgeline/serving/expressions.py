@@ -22,11 +22,11 @@ from ridgeline.serving.kinds import (
     INT,
     NUMBERS,
     REAL,
+    ArrayKind,
     Kind,
     Pointer,
-    Row,
+    RecordKind,
     State,
-    Table,
     Value,
     annotated,
     parts_of,
@@ -147,19 +147,19 @@ class Expressions:
         """Where a number of a record or of an array is, and its kind."""
         if isinstance(node, ast.Attribute):
             row = self.value(node.value)
-            if not isinstance(row.kind, Row) or node.attr not in (row.kind.dtype.names or ()):
+            if not isinstance(row.kind, RecordKind) or node.attr not in (row.kind.dtype.names or ()):
                 raise self.refuse(node, "{} is no field of a record")
             dtype, offset = row.kind.dtype.fields[node.attr][:2]
             place = self.new(f"getelementptr i8, ptr {row.parts[0]}, i64 {offset}")
             return place, REAL if dtype.kind == "f" else INT
         item = self.item(self.value(node.value), node) if isinstance(node, ast.Subscript) else Value((), ())
-        if not isinstance(item.kind, Table) or item.kind.dimensions:
+        if not isinstance(item.kind, ArrayKind) or item.kind.dimensions:
             raise self.refuse(node, "{} cannot be assigned")
         return item.parts[0], item.kind.item
 
     def item(self, array: Value, node: ast.Subscript) -> Value:
         """A row, a part of an array, or one number of it, which is an array without dimensions."""
-        if not isinstance(array.kind, Table):
+        if not isinstance(array.kind, ArrayKind):
             raise self.refuse(node, "{} is of no array")
         pointer, *sizes = array.parts
         places = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -171,8 +171,8 @@ class Expressions:
         element = "i64" if isinstance(item, str) else f"[{item.itemsize} x i8]"
         pointer = self.new(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
         if left or isinstance(item, str):
-            return Value(Table(item, len(left)), (pointer, *left))
-        return Value(Row(item), (pointer,))
+            return Value(ArrayKind(item, len(left)), (pointer, *left))
+        return Value(RecordKind(item), (pointer,))
 
     def load(self, place: str, kind: str) -> Value:
         """The number at a place."""
@@ -280,7 +280,7 @@ class Expressions:
         if isinstance(node.value, ast.Name) and node.value.id not in self.kinds:
             return self.constant(self.static(node), node)
         base, place = self.value(node.value), 0
-        if isinstance(base.kind, Table) and node.attr == "size":
+        if isinstance(base.kind, ArrayKind) and node.attr == "size":
             return Value(INT, (base.parts[1],))
         for name, kind in base.kind.fields if isinstance(base.kind, State) else ():
             if name == node.attr:
@@ -299,7 +299,7 @@ class Expressions:
         value = self.value(node.value)
         if not isinstance(value.kind, tuple):
             found = self.item(value, node)
-            last = isinstance(found.kind, Table) and not found.kind.dimensions
+            last = isinstance(found.kind, ArrayKind) and not found.kind.dimensions
             return self.load(found.parts[0], found.kind.item) if last else found
         if isinstance(node.slice, ast.Constant):
             return list(value.items())[int(node.slice.value)]  # type: ignore[arg-type]

@@ -20,10 +20,10 @@ from typing import Any
 
 from ridgeline.errors import PlanError
 from ridgeline.serving.compiling import Entered
-from ridgeline.serving.kinds import BOOL, INT, Kind, Pointer, Row, Table
+from ridgeline.serving.kinds import BOOL, INT, ArrayKind, Kind, Pointer, RecordKind
 from ridgeline.serving.state import HELD, ORDER, RANK, REQUEST, RULE, VICTIM, Whole
 
-_KINDS: dict[str, Kind] = {"ranks": Table(RANK, 1), "requests": Table(REQUEST, 1), "rule": Row(RULE)}
+_KINDS: dict[str, Kind] = {"ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE)}
 _entered: dict[tuple[Any, ...], Entered] = {}  # compiled once in a process, for the same numbers around it
 _code: dict[int, Callable[..., Any]] = {}  # functions by where their compiled code begins
 

@@ -13,7 +13,7 @@ from ridgeline.cost.host import copy_s, disk, experts_touched, products_s
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.lower.pieces import Experts, LayerKind, Product
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
-from ridgeline.serving.hybrid_placement import Order, Technique
+from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod
 from ridgeline.serving.hybrid_sides import (
     Array,
     HybridParts,
@@ -67,7 +67,7 @@ def hybrid_step(hybrid: Hybrid, rows: Rows) -> HybridParts:
 
 def _holds_cache(hybrid: Hybrid) -> bool:
     """Whether each layer's cache lies where the layer is computed, so that it never crosses the link."""
-    return hybrid.placement.technique in (Technique.HOST, Technique.DISK, Technique.LAYERS)
+    return hybrid.placement.technique in (OffloadMethod.HOST, OffloadMethod.DISK, OffloadMethod.LAYERS)
 
 
 def _cache_elsewhere(hybrid: Hybrid, rows: Rows) -> HybridParts:
@@ -86,11 +86,11 @@ def _cache_elsewhere(hybrid: Hybrid, rows: Rows) -> HybridParts:
 
 def _by_technique(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     technique = hybrid.placement.technique
-    if technique in (Technique.HOST, Technique.DISK, Technique.LAYERS):
+    if technique in (OffloadMethod.HOST, OffloadMethod.DISK, OffloadMethod.LAYERS):
         return _layers(hybrid, rows, share)
-    if technique is Technique.STREAMED:
+    if technique is OffloadMethod.STREAMED:
         return _streamed(hybrid, rows, share)
-    if technique is Technique.NEURONS:
+    if technique is OffloadMethod.NEURONS:
         return _neurons(hybrid, rows, share)
     return _experts(hybrid, rows, share)
 
@@ -107,7 +107,7 @@ def _pairs(hybrid: Hybrid) -> Iterable[tuple[LayerKind, LayerKind]]:
 def _experts(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     """Experts that no device holds are computed by the host or fetched; long prompts may run on the device."""
     total = _ends(hybrid, rows)
-    front = hybrid.placement.order is Order.FRONT
+    front = hybrid.placement.order is DeviceOrder.FRONT
     long = bool(rows.prompt and hybrid.placement.layerwise and np.max(rows.tokens) > hybrid.habits.streams > 0)
     for kind, whole in _pairs(hybrid):
         rest = device_s(hybrid, kind.pieces, rows)
@@ -140,7 +140,7 @@ def _expert_layer(
         return _brought(hybrid, kind, piece, rows, rest, each * piece.count * (1.0 - share), rate)
     fetched = touched * each / rate
     whole = device_experts_s(hybrid, kind, rows, 1.0)
-    if hybrid.placement.technique is Technique.FETCHED:
+    if hybrid.placement.technique is OffloadMethod.FETCHED:
         run = np.maximum(rest + whole, fetched) if hybrid.habits.prefetch else rest + whole + fetched
         return parts(rows, device=rest + whole, link=fetched, total=run)
     computed = host_experts_s(hybrid, piece, rows.tokens, 1.0 - uses)
@@ -223,7 +223,7 @@ def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
             host = host_s(hybrid, whole.pieces, rows)
             part = parts(rows, host=host, total=host)
         total = total + part.times(kind.count * (1.0 - share))
-    return _with_disk(hybrid, rows, total) if hybrid.placement.technique is Technique.DISK else total
+    return _with_disk(hybrid, rows, total) if hybrid.placement.technique is OffloadMethod.DISK else total
 
 
 def _with_disk(hybrid: Hybrid, rows: Rows, total: HybridParts) -> HybridParts:

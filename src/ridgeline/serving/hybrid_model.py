@@ -22,7 +22,7 @@ from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.capacity import piece_bytes, token_bytes
 from ridgeline.serving.hybrid_habits import Habits
-from ridgeline.serving.hybrid_placement import Placement, Technique, use_share
+from ridgeline.serving.hybrid_placement import HostPlacement, OffloadMethod, use_share
 from ridgeline.units import bytes_text
 
 _REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
@@ -37,7 +37,7 @@ class Hybrid:
         model: Model,
         machine: Machine | None,
         host: Processors | None,
-        placement: Placement,
+        placement: HostPlacement,
         *,
         deployment: Deployment,
         formats: Formats,
@@ -54,9 +54,13 @@ class Hybrid:
         self.devices = 0 if machine is None else deployment.instance_devices
         spread = habits.numa == "spread"
         self.host = None if host is None else replace(host, numa_aware=self._local(host), spread=spread)
-        if host is None and placement.technique in (Technique.LAYERS, Technique.HOST, Technique.DISK):
+        if host is None and placement.technique in (OffloadMethod.LAYERS, OffloadMethod.HOST, OffloadMethod.DISK):
             raise PlanError("products run on the host, and no processor is named: give one")
-        if machine is None and placement.technique not in (Technique.LAYERS, Technique.HOST, Technique.DISK):
+        if machine is None and placement.technique not in (
+            OffloadMethod.LAYERS,
+            OffloadMethod.HOST,
+            OffloadMethod.DISK,
+        ):
             raise PlanError(f"'{placement.technique.value}' needs an accelerator beside the host, and none is named")
 
     # sizes ------------------------------------------------------------------------------------
@@ -92,7 +96,7 @@ class Hybrid:
     def share(self, cached_tokens: float) -> float:
         """Share of experts, layers or neurons on the devices: stated, or what fits beside cache and the rest [1]."""
         placement = self.placement
-        if placement.technique in (Technique.HOST, Technique.DISK) or self.machine is None:
+        if placement.technique in (OffloadMethod.HOST, OffloadMethod.DISK) or self.machine is None:
             return 0.0
         if placement.share is not None:
             return placement.share
@@ -100,11 +104,11 @@ class Hybrid:
         rest, cache = self._device_bytes(experts=False), self.cache_bytes(cached_tokens)
         room = self.room_bytes
         pool = rest + self._device_bytes(experts=True)
-        if placement.technique is Technique.LAYERS:  # each layer brings its cache along
+        if placement.technique is OffloadMethod.LAYERS:  # each layer brings its cache along
             pool += cache
         elif self.cache_fits(cached_tokens):
             room -= cache
-        if placement.technique in (Technique.COMPUTED, Technique.FETCHED):
+        if placement.technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
             pool, room = pool - rest, room - rest
             if room < 0:
                 raise NoPlanError(
@@ -122,10 +126,10 @@ class Hybrid:
     def held_bytes(self, share: float) -> tuple[float, float]:
         """Weights on one device, and elsewhere, where devices hold that share of what may move [byte]."""
         technique = self.placement.technique
-        if technique in (Technique.HOST, Technique.DISK) or self.machine is None:
+        if technique in (OffloadMethod.HOST, OffloadMethod.DISK) or self.machine is None:
             return 0.0, self.total_bytes
         rest, experts = self._device_bytes(experts=False), self._device_bytes(experts=True)
-        if technique in (Technique.COMPUTED, Technique.FETCHED):
+        if technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
             return rest + share * experts, (1.0 - share) * self.expert_bytes
         return share * (rest + experts), (1.0 - share) * self.total_bytes
 
@@ -137,7 +141,7 @@ class Hybrid:
         """Whether the devices hold the cache beside weights that cannot lie elsewhere; if not it is the host's."""
         if self.machine is None:
             return True
-        experts = self.placement.technique in (Technique.COMPUTED, Technique.FETCHED)
+        experts = self.placement.technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED)
         kept = self._device_bytes(experts=False) if experts else 0.0
         room = self.room_bytes - kept
         return self.cache_bytes(tokens) <= room
@@ -159,10 +163,10 @@ class Hybrid:
     def check_memory(self, share: float) -> None:
         """Refuses weights that host memory does not hold; raises `NoPlanError`."""
         placement, host = self.placement, self.host
-        if host is None or host.memory_bytes is None or placement.technique is Technique.DISK:
+        if host is None or host.memory_bytes is None or placement.technique is OffloadMethod.DISK:
             return
         kept = self.total_bytes * (1.0 - share)
-        if placement.technique in (Technique.COMPUTED, Technique.FETCHED):
+        if placement.technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
             kept = self.expert_bytes * (1.0 - share)
         if kept > cpu_constant("file.spread") * host.memory_bytes:
             raise NoPlanError(

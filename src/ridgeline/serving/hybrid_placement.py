@@ -14,7 +14,7 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 
 
-class Technique(Enum):
+class OffloadMethod(Enum):
     """What happens to weights that no device holds."""
 
     COMPUTED = "experts computed on the host"
@@ -26,7 +26,7 @@ class Technique(Enum):
     DISK = "everything computed on the host, weights on disk"
 
 
-class Order(Enum):
+class DeviceOrder(Enum):
     """Which experts the device holds."""
 
     UNIFORM = "the same number in every layer"
@@ -36,7 +36,7 @@ class Order(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class HostPlacement:
     """`share` of the experts, layers or neurons [1] that devices hold, None where memory decides; in which `order`.
 
     `skew` is the power by which experts' popularity falls with their rank, None the usual one. `resident_bytes` is what
@@ -45,9 +45,9 @@ class Placement:
     one layer's weights copied at a time.
     """
 
-    technique: Technique
+    technique: OffloadMethod
     share: float | None = None
-    order: Order = Order.UNIFORM
+    order: DeviceOrder = DeviceOrder.UNIFORM
     skew: float | None = None
     resident_bytes: float | None = None
     storage: str = "nvme"
@@ -72,17 +72,17 @@ def popularity(experts: int, skew: float) -> np.ndarray:
     return np.asarray(weights / weights.sum())
 
 
-def use_share(experts: int, share: float, order: Order, skew: float) -> float:
+def use_share(experts: int, share: float, order: DeviceOrder, skew: float) -> float:
     """Share of expert uses that meet an expert on the device [1].
 
     UNIFORM and FRONT meet by chance, FREQUENT the sum of the most popular, RECENT by Che's approximation of a cache
     that drops the expert not used for longest (Che et al. 2002, 10.1109/JSAC.2002.801752).
     """
     held = share * experts
-    if order in (Order.UNIFORM, Order.FRONT) or held <= 0 or share >= 1:
+    if order in (DeviceOrder.UNIFORM, DeviceOrder.FRONT) or held <= 0 or share >= 1:
         return min(max(share, 0.0), 1.0)
     uses = popularity(experts, skew)
-    if order is Order.FREQUENT:
+    if order is DeviceOrder.FREQUENT:
         whole = int(held)
         return float(uses[:whole].sum() + (held - whole) * uses[min(whole, experts - 1)])
     return float((uses * (1.0 - np.exp(-uses * _characteristic(uses, held)))).sum())

@@ -20,7 +20,7 @@ from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
-    Elementwise,
+    ElementwisePiece,
     ExpertAllToAll,
     Experts,
     HyperConnection,
@@ -88,18 +88,20 @@ def device_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows) -> Array:
     for piece in pieces:
         if not isinstance(piece, Experts):
             total = total + _priced(hybrid, prices, piece, rows)
-            started += launches(piece, _NODES) * (_EAGER_PASS if python and isinstance(piece, Elementwise) else 1.0)
+            started += launches(piece, _NODES) * (
+                _EAGER_PASS if python and isinstance(piece, ElementwisePiece) else 1.0
+            )
     return np.maximum(total.mid, started * constant(_LAUNCH["python" if rows.prompt and not native else loop]))
 
 
 def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> Seconds:
     tokens = rows.tokens
     many = np.full_like(tokens, rows.sequences)
-    if isinstance(piece, Product | Elementwise | Reduce):
+    if isinstance(piece, Product | ElementwisePiece | Reduce):
         counted = many if piece.rows == "sequences" else tokens
         if isinstance(piece, Product):
             return prices.product(piece, counted)
-        if isinstance(piece, Elementwise):
+        if isinstance(piece, ElementwisePiece):
             return prices.stream(piece, counted)
         return prices.reduce(piece, counted, hybrid.deployment.tp)
     if isinstance(piece, HyperConnection):

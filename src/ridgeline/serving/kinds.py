@@ -22,14 +22,14 @@ NUMBERS = {bool: BOOL, int: INT, float: REAL}
 
 
 @dataclass(frozen=True)
-class Row:
+class RecordKind:
     """Kind of one record of a NumPy dtype with fields of 8 bytes."""
 
     dtype: Any
 
 
 @dataclass(frozen=True)
-class Table:
+class ArrayKind:
     """Kind of a contiguous array: of a number's kind or of a dtype of records, with so many dimensions."""
 
     item: Any
@@ -81,7 +81,7 @@ def parts_of(kind: Kind) -> tuple[str, ...]:
         return (kind,)
     if isinstance(kind, tuple):
         return tuple(part for one in kind for part in parts_of(one))
-    return ("ptr",) + (INT,) * (kind.dimensions if isinstance(kind, Table) else 0)
+    return ("ptr",) + (INT,) * (kind.dimensions if isinstance(kind, ArrayKind) else 0)
 
 
 def returned(kind: Kind) -> str:
@@ -93,7 +93,7 @@ def returned(kind: Kind) -> str:
 def kind_of_array(array: np.ndarray[Any, Any]) -> Kind:
     """The kind of a NumPy array; one without dimensions is a row."""
     item = {"f": REAL, "i": INT}.get(array.dtype.kind, array.dtype)
-    return Row(array.dtype) if array.ndim == 0 else Table(item, array.ndim)
+    return RecordKind(array.dtype) if array.ndim == 0 else ArrayKind(item, array.ndim)
 
 
 def annotated(function: FunctionType, name: str) -> Kind:

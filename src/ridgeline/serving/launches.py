@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Core, Elementwise, ExpertAllToAll, Experts, Piece, Product, Recurrence
+from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Experts, Piece, Product, Recurrence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ def served_counts() -> Counts:
 def launches(piece: Piece, counts: Counts, casts: Callable[[Product], bool] = lambda _: False) -> float:
     """Kernels of one piece of an iteration; a product that `casts` has a cast of its input first [1]."""
     match piece:
-        case Elementwise():
+        case ElementwisePiece():
             return piece.kernels
         case Experts():
             return counts.experts

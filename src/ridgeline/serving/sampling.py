@@ -28,7 +28,7 @@ _FEWEST = 2 * SECTIONS  # requests; of fewer nothing is told
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class SamplingBands:
     """Half widths of 80 % intervals, each in the unit of what it belongs to; 0 where a quantity is asked for itself."""
 
     ttft: Quantiles
@@ -40,7 +40,7 @@ class Sampling:
     requests: int
 
 
-def sampling(found: Replay, traffic: Traffic, metrics: Metrics, objective: Objective) -> Sampling | None:
+def sampling(found: Replay, traffic: Traffic, metrics: Metrics, objective: Objective) -> SamplingBands | None:
     """The half widths of a replay's metrics; None where nothing is drawn, or too few requests ended."""
     done = np.flatnonzero(found.done)
     at_once = traffic.concurrency is None and traffic.arrival_s[-1] <= 0.0
@@ -49,7 +49,7 @@ def sampling(found: Replay, traffic: Traffic, metrics: Metrics, objective: Objec
     order = done[np.argsort(found.came_s[done], kind="stable")]
     ttft, tpot, latency = (_of_quantiles(values[order]) for values in latencies(found))
     requests, tokens = _of_rates(found, metrics, order)
-    return Sampling(
+    return SamplingBands(
         ttft=ttft,
         tpot=tpot,
         latency=latency,

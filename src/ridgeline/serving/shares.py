@@ -13,7 +13,7 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class RequestShare:
     """One group of requests: how many, how many of them ended, tokens of those, and what they waited [s]."""
 
     name: str
@@ -25,26 +25,26 @@ class Share:
     tpot: Quantiles
 
 
-def client_shares(found: Replay, traffic: Traffic) -> tuple[Share, ...]:
+def client_shares(found: Replay, traffic: Traffic) -> tuple[RequestShare, ...]:
     """What each client got, the most requests first."""
     names = traffic.client_names if (traffic.client >= 0).any() else ()
     owner = traffic.client if names else traffic.session
     return _shares(found, owner, dict(enumerate(names)), "nobody's")
 
 
-def priority_shares(found: Replay, traffic: Traffic) -> tuple[Share, ...]:
+def priority_shares(found: Replay, traffic: Traffic) -> tuple[RequestShare, ...]:
     """What the requests of each priority got, the most urgent first."""
     return tuple(sorted(_shares(found, traffic.priority, {}, ""), key=lambda one: int(one.name)))
 
 
-def _shares(found: Replay, groups: Whole, names: dict[int, str], none: str) -> tuple[Share, ...]:
+def _shares(found: Replay, groups: Whole, names: dict[int, str], none: str) -> tuple[RequestShare, ...]:
     shares = []
     for group in np.unique(groups):
         mine = groups == group
         done = mine & found.done
         gaps = np.where(done & (found.output > 1), found.output - 1, np.nan)
         shares.append(
-            Share(
+            RequestShare(
                 name=none if none and group < 0 else names.get(int(group), str(group)),
                 requests=int(mine.sum()),
                 done=int(done.sum()),

@@ -18,7 +18,7 @@ from ridgeline.cost.served_compressed import hyper_connected
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
-    Elementwise,
+    ElementwisePiece,
     ExpertAllToAll,
     Experts,
     HyperConnection,
@@ -144,7 +144,7 @@ class PieceTimes:
     ) -> Iterable[tuple[Seconds, int]]:
         """Each piece over `rows` of one sort ('tokens', 'shared', 'group' or 'sequences') and how often it runs."""
         for piece, times in self._by_rows.get(of, ()):
-            if isinstance(piece, Elementwise) and not passes:
+            if isinstance(piece, ElementwisePiece) and not passes:
                 continue
             if isinstance(piece, Experts) and not links:
                 fullest = rows * self._uneven
@@ -171,7 +171,7 @@ class PieceTimes:
                 return self.prices.product(piece, rows)
             case Experts():
                 return self.expert_prices.experts(piece, rows)
-            case Elementwise():
+            case ElementwisePiece():
                 return self.prices.stream(piece, rows)
             case HyperConnection():
                 return hyper_connected(self.prices, piece, rows)

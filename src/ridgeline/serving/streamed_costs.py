@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class HostMachine:
     """One GPU, its host and a disk: memory [byte], links [byte/s] and rates [FLOP/s], as they are reached in practice.
 
     `usable` is the share of each memory that a policy may fill. `gpu_memory_bytes_per_s` bounds decode on the GPU,
@@ -155,7 +155,7 @@ def row(
     return made
 
 
-def terms(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Terms:
+def terms(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Terms:
     """The rows of one batch size and method [s], [byte]."""
     return Terms(
         prefill_s=_prefill_s(job, machine, method),
@@ -168,20 +168,20 @@ def terms(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Terms:
     )
 
 
-def _sizes(job: Job, machine: Machine, method: Method) -> tuple[float, float]:
+def _sizes(job: Job, machine: HostMachine, method: Method) -> tuple[float, float]:
     """Bytes of a layer's weights, and of a token's keys and values in a layer, as they are stored."""
     weights = job.layer_bytes * (machine.compressed_share if method.compress_weights else 1.0)
     return weights, 4.0 * job.hidden * (machine.compressed_share if method.compress_cache else 1.0)
 
 
-def _unpack(job: Job, machine: Machine, method: Method, cached_tokens: float) -> Floats:
+def _unpack(job: Job, machine: HostMachine, method: Method, cached_tokens: float) -> Floats:
     """Time to decompress a layer's weights for the block and the cached tokens of each sequence [s]."""
     weights = job.layer_bytes / machine.decompress_bytes_per_s if method.compress_weights else 0.0
     cache = 4.0 * job.hidden * cached_tokens / machine.decompress_bytes_per_s if method.compress_cache else 0.0
     return row(constant=cache, inverse=weights)
 
 
-def _prefill_s(job: Job, machine: Machine, method: Method) -> Floats:
+def _prefill_s(job: Job, machine: HostMachine, method: Method) -> Floats:
     """Time of one layer's prefill (3, 16) [s]: fetching, storing, computing."""
     tokens, width = job.prompt_tokens, job.hidden
     weights, token = _sizes(job, machine, method)
@@ -211,7 +211,7 @@ def _prefill_s(job: Job, machine: Machine, method: Method) -> Floats:
     return np.stack([fetch, stored, compute + _unpack(job, machine, method, 0.0)])
 
 
-def _decode_s(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Floats:
+def _decode_s(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Floats:
     """Time of one layer's decode step (4, 16) [s]: fetching, plus storing, reading, writing or computing."""
     width, context = job.hidden, job.prompt_tokens + job.output_tokens / 2
     weights, token = _sizes(job, machine, method)
@@ -252,7 +252,7 @@ def _decode_s(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Flo
     return load + np.stack([store, read, write, compute + _unpack(job, machine, method, context)])
 
 
-def _gpu_bytes(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Floats:
+def _gpu_bytes(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Floats:
     """Peak on the GPU per sequence of the block, in prefill and in decode (2, 16) [byte]."""
     width, wide, tokens = job.hidden, job.feed_forward, job.prompt_tokens
     longest = tokens + job.output_tokens
@@ -275,7 +275,7 @@ def _gpu_bytes(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Fl
     return np.stack([prefill, decode])
 
 
-def _cpu_bytes(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Floats:
+def _cpu_bytes(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Floats:
     """Peak in DRAM per sequence of the block, in prefill and in decode (2, 16) [byte]."""
     width, tokens, longest = job.hidden, job.prompt_tokens, job.prompt_tokens + job.output_tokens
     weights, token = _sizes(job, machine, method)
@@ -304,7 +304,7 @@ def _cpu_bytes(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Fl
     return np.stack([prefill, decode])
 
 
-def _disk_bytes(job: Job, machine: Machine, method: Method) -> Floats:
+def _disk_bytes(job: Job, machine: HostMachine, method: Method) -> Floats:
     """What the disk holds per sequence of the block (1, 16) [byte]."""
     weights, token = _sizes(job, machine, method)
     longest = job.prompt_tokens + job.output_tokens

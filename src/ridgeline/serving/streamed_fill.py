@@ -20,26 +20,26 @@ from ridgeline.serving.streamed_costs import (
     HIDDEN,
     WEIGHTS,
     Floats,
+    HostMachine,
     Job,
-    Machine,
     Method,
     terms,
 )
-from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, Offload, Policy, evaluate, vector_of
+from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, StreamedPlan, StreamedPolicy, evaluate, vector_of
 from ridgeline.serving.streamed_schedule import Scheduled, scheduled
 
 _SLACK = 1e-9  # of a tier's room, against rounding
 
 
 def filled(
-    job: Job, machine: Machine, methods: Sequence[Method], batch: int, share: float | None = None
-) -> tuple[Policy, Scheduled]:
+    job: Job, machine: HostMachine, methods: Sequence[Method], batch: int, share: float | None = None
+) -> tuple[StreamedPolicy, Scheduled]:
     """The soonest filling of a batch [1], of whose weights the device holds `share` [1] if stated, and its replay [s].
 
     The last batch of a block may be part empty. Raises `NoPlanError` where no filling fits every memory.
     """
-    found: tuple[float, Policy, Scheduled] | None = None
-    nearest: tuple[float, Offload] | None = None
+    found: tuple[float, StreamedPolicy, Scheduled] | None = None
+    nearest: tuple[float, StreamedPlan] | None = None
     for policy in _fillings(job, machine, methods, batch, share):
         held = evaluate(job, machine, policy)
         if not held.fits(machine):
@@ -58,8 +58,8 @@ def filled(
 
 
 def _fillings(
-    job: Job, machine: Machine, methods: Sequence[Method], batch: int, share: float | None
-) -> Iterator[Policy]:
+    job: Job, machine: HostMachine, methods: Sequence[Method], batch: int, share: float | None
+) -> Iterator[StreamedPolicy]:
     """Every batch size, method and order of filling, whether or not it fits."""
     sizes = {-(-batch // batches) for batches in range(1, batch + 1)}
     kinds = (HIDDEN, CACHE, WEIGHTS) if share is None else (HIDDEN, CACHE)
@@ -74,7 +74,7 @@ def _fillings(
                 shares = _moved(shares, (kind, DRAM, GPU), block, tiers[GPU], limits[GPU], most=True)
             for kind in (WEIGHTS, CACHE) if machine.disk_bytes else ():
                 shares = _moved(shares, (kind, DRAM, DISK), block, tiers[DRAM], limits[DRAM], most=False)
-            yield Policy(gpu_batch=size, gpu_batches=batches, shares=shares, method=method)
+            yield StreamedPolicy(gpu_batch=size, gpu_batches=batches, shares=shares, method=method)
 
 
 def _moved(shares: Floats, way: tuple[int, int, int], block: int, rows: Floats, limit: float, *, most: bool) -> Floats:

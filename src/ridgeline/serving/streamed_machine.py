@@ -16,7 +16,7 @@ from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Product
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_sides import Rows, device_s, link_bytes_per_s
-from ridgeline.serving.streamed_costs import Job, Machine, Method
+from ridgeline.serving.streamed_costs import HostMachine, Job, Method
 from ridgeline.serving.streamed_policy import PLAIN
 
 _PROBE_TOKENS = 4096.0  # of the iteration that tells a device's rates: large, as blocks are
@@ -73,7 +73,7 @@ def _loaded(hybrid: Hybrid) -> float:
     )
 
 
-def machine_of(hybrid: Hybrid, job: Job, dram_bytes: float | None = None) -> Machine:
+def machine_of(hybrid: Hybrid, job: Job, dram_bytes: float | None = None) -> HostMachine:
     """The rates of FlexGen's program from those of kernels, links, processors and disks [FLOP/s, byte/s].
 
     Products and attention reach what an iteration of 4,096 tokens of a prompt does, and no more than the power limit
@@ -106,7 +106,7 @@ def machine_of(hybrid: Hybrid, job: Job, dram_bytes: float | None = None) -> Mac
         attended_s = _WIDE / host.read_bytes_per_s
         pinned_s = _COPIED / host.stream_bytes_per_s
     away_s = widened_s + attended_s
-    return Machine(
+    return HostMachine(
         gpu_bytes=hybrid.room_bytes,
         cpu_bytes=cluster.host.dram_bytes if dram_bytes is None else dram_bytes,
         disk_bytes=cluster.host.nvme_bytes if hybrid.placement.from_disk else 0.0,

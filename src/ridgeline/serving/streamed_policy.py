@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.errors import InputError, NoPlanError
-from ridgeline.serving.streamed_costs import WEIGHTS, Floats, Job, Machine, Method, terms
+from ridgeline.serving.streamed_costs import WEIGHTS, Floats, HostMachine, Job, Method, terms
 from ridgeline.units import bytes_text
 
 MOST_GPU_BATCH = 512
@@ -16,7 +16,7 @@ PLAIN = (Method(cpu_attention=True), Method(cpu_attention=False))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class StreamedPolicy:
     """A block, its batches, a method and shares (weights, cache, activations) x (GPU, DRAM, disk)."""
 
     gpu_batch: int
@@ -31,13 +31,13 @@ class Policy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offload:
+class StreamedPlan:
     """A policy, what it takes, and how far it can be from the best.
 
     `tier_bytes` is the peak on GPU, in DRAM and on disk by the cost model; `programs` counts linear programs solved.
     """
 
-    policy: Policy
+    policy: StreamedPolicy
     prefill_s: float
     decode_s: float
     token_s: float
@@ -56,11 +56,11 @@ class Offload:
         """How far the time per token can be from the least one, as a share of it [1]."""
         return max(0.0, round(1.0 - self.bound_s / self.token_s, 9))
 
-    def fits(self, machine: Machine) -> bool:
+    def fits(self, machine: HostMachine) -> bool:
         """Whether the peak of every tier is within what may be used of it."""
         return bool((np.array(self.tier_bytes) <= machine.usable_bytes * (1 + 1e-6)).all())
 
-    def check(self, machine: Machine) -> None:
+    def check(self, machine: HostMachine) -> None:
         """Raises `NoPlanError` where a tier does not hold its peak."""
         if self.fits(machine):
             return
@@ -72,7 +72,7 @@ class Offload:
             " or --device-share, shorter requests, more memory (--dram), or a disk (--storage)"
         )
 
-    def text(self, machine: Machine) -> str:
+    def text(self, machine: HostMachine) -> str:
         """The policy in words, with the peak of each tier."""
         policy = self.policy
         shares = ", ".join(
@@ -98,7 +98,7 @@ def vector_of(shares: Floats, block: int) -> Floats:
     return vector
 
 
-def evaluate(job: Job, machine: Machine, policy: Policy) -> Offload:
+def evaluate(job: Job, machine: HostMachine, policy: StreamedPolicy) -> StreamedPlan:
     """Time and peak memory of a given policy, whether or not it fits; its bound is 0, as none is sought.
 
     The closed form that the program of `place` must meet. Raises `InputError` for shares that are not 3 x 3, or whose
@@ -114,7 +114,7 @@ def evaluate(job: Job, machine: Machine, policy: Policy) -> Offload:
     decode_s = passes * (job.output_tokens - 1) * float((found.decode_s @ vector).max())
     token_s = (prefill_s + decode_s) / (policy.block * job.output_tokens)
     gpu, cpu, disk = (policy.block * float((rows @ vector).max()) for rows in found.tier_bytes)
-    return Offload(
+    return StreamedPlan(
         policy=policy,
         prefill_s=prefill_s,
         decode_s=decode_s,

@@ -29,14 +29,14 @@ from ridgeline.serving.streamed_costs import (
     HIDDEN,
     WEIGHTS,
     Floats,
+    HostMachine,
     Job,
-    Machine,
     Method,
     Terms,
     row,
     terms,
 )
-from ridgeline.serving.streamed_policy import Policy
+from ridgeline.serving.streamed_policy import StreamedPolicy
 
 _ATTENTION_CALLS, _FEED_CALLS = 30.0, 8.0  # derived: operators of mha_gen and mlp in pytorch_backend.py
 _FETCH_CALLS = 2.0  # derived: a tensor of the weights is allocated and copied
@@ -81,7 +81,7 @@ class _Half:
     disk: Floats
 
 
-def scheduled(job: Job, machine: Machine, policy: Policy) -> Scheduled:
+def scheduled(job: Job, machine: HostMachine, policy: StreamedPolicy) -> Scheduled:
     """What FlexGen's loop takes for a block under a policy [s], whether or not it fits.
 
     Domain: that of `streamed_policy`; weights are cut by their share, where FlexGen places whole tensors. Evidence:
@@ -98,7 +98,7 @@ def scheduled(job: Job, machine: Machine, policy: Policy) -> Scheduled:
     )  # fmt: skip
 
 
-def least(job: Job, machine: Machine, gpu_batch: int, method: Method) -> Terms:
+def least(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Terms:
     """Rows of what no schedule of a block can beat, each resource busy all the time; memory as `terms` counts it [s].
 
     Link, disk, main thread and stores of a layer, for `search.offload_placement.ranked`: `scheduled` is never sooner.
@@ -167,7 +167,9 @@ def _layer_s(attention: _Half, feed: _Half, batches: int) -> Floats:
     return np.asarray(first + middle + last + begins + feed.main * max(more - 1.0, 0.0) + ends)
 
 
-def _fetched(job: Job, machine: Machine, policy: Policy, half: int, shape: tuple[int, ...]) -> tuple[Floats, ...]:
+def _fetched(
+    job: Job, machine: HostMachine, policy: StreamedPolicy, half: int, shape: tuple[int, ...]
+) -> tuple[Floats, ...]:
     """Weights of a half on the link and from disk, and launches of their copies [s]."""
     size = (8.0 * job.hidden**2, 4.0 * job.hidden * job.feed_forward)[half]
     stored = size * (machine.compressed_share if policy.method.compress_weights else 1.0)
@@ -193,7 +195,7 @@ def _half(
     )  # fmt: skip
 
 
-def _prefill(job: Job, machine: Machine, policy: Policy) -> tuple[_Half, _Half]:
+def _prefill(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_Half, _Half]:
     """Both halves over a batch's prompts."""
     tokens, b, width = job.prompt_tokens, policy.gpu_batch, job.hidden
     hidden = _hidden_s(job, machine, policy, float(tokens))
@@ -219,7 +221,7 @@ def _prefill(job: Job, machine: Machine, policy: Policy) -> tuple[_Half, _Half]:
     return first, second
 
 
-def _decode(job: Job, machine: Machine, policy: Policy) -> tuple[_Half, _Half]:
+def _decode(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_Half, _Half]:
     """Both halves over one new token of each sequence of a batch, iteration by iteration."""
     b, width, method = policy.gpu_batch, job.hidden, policy.method
     context = job.prompt_tokens + np.arange(1.0, job.output_tokens)
@@ -257,14 +259,14 @@ def _decode(job: Job, machine: Machine, policy: Policy) -> tuple[_Half, _Half]:
     return first, second
 
 
-def _hidden_s(job: Job, machine: Machine, policy: Policy, tokens: float) -> float:
+def _hidden_s(job: Job, machine: HostMachine, policy: StreamedPolicy, tokens: float) -> float:
     """A batch's activations of a half, from host memory and back between kernels [s]."""
     away = float(policy.shares[HIDDEN, DRAM] + policy.shares[HIDDEN, DISK])
     size = 2.0 * job.hidden * policy.gpu_batch * tokens * away
     return size * (1 / machine.cpu_to_gpu_bytes_per_s + 1 / machine.gpu_to_cpu_bytes_per_s)
 
 
-def _busy(job: Job, policy: Policy, halves: tuple[_Half, _Half]) -> dict[str, float]:
+def _busy(job: Job, policy: StreamedPolicy, halves: tuple[_Half, _Half]) -> dict[str, float]:
     """How long device, processors, link and disk are busy in all layers, batches and iterations [s]."""
     times = job.layers * policy.gpu_batches
     return {

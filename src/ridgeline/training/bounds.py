@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.lower.work import Number
 from ridgeline.seams.schedule import PipelineSchedule
-from ridgeline.training.exchanges import SLOWDOWN, Exchange
+from ridgeline.training.exchanges import SLOWDOWN, ShardExchange
 from ridgeline.training.stage_times import StageTimes
 
 Floats = NDArray[np.float64]
@@ -147,7 +147,7 @@ def bubble_fraction(makespan_s: ArrayLike, busy_s: ArrayLike) -> Floats:
 _TABLES = ("forward_s", "whole_s", "alone_s", "gather_s", "reduce_s")  # (R, Z, O, K, P, v)
 
 
-def step_bound_s(schedule: PipelineSchedule, micro_batches: Number, times: StageTimes, rules: Exchange) -> Floats:
+def step_bound_s(schedule: PipelineSchedule, micro_batches: Number, times: StageTimes, rules: ShardExchange) -> Floats:
     """Lower bound of the step, broadcast over plans [s]; see `StepBound`."""
     return StepBound(schedule, micro_batches, times).seconds(rules)
 
@@ -199,7 +199,7 @@ class StepBound:
                 setattr(part, name, np.take(value, chosen, axis=axis))
         return part
 
-    def seconds(self, rules: Exchange) -> Floats:
+    def seconds(self, rules: ShardExchange) -> Floats:
         """The bound under some rules, broadcast over plans [s]."""
         m, gathers, reduces = self.m, self.gathers_s, self.reduces_s
         gather_hidden = np.asarray(rules.overlap_gather, dtype=float)

@@ -25,7 +25,7 @@ SLOWDOWN = partial(constant, "overlap.compute_slowdown")  # share of the shorter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class ShardExchange:
     """When weights are gathered and gradients reduced; each a number or an array over plans (0 or 1)."""
 
     gather_once: Number  # before the first forward of each chunk (ZeRO 1 and 2)
@@ -35,9 +35,9 @@ class Exchange:
     overlap_reduce: Number
 
 
-def exchange_rules(plan: Plan) -> Exchange:
+def exchange_rules(plan: Plan) -> ShardExchange:
     """The exchanges that a plan's sharding asks for."""
-    return Exchange(
+    return ShardExchange(
         gather_once=int(plan.zero in (1, 2)),
         gather_always=int(plan.zero == 3),
         reduce_always=int(plan.zero >= 2),

@@ -19,7 +19,7 @@ from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Number
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durations, Order
-from ridgeline.training.exchanges import SLOWDOWN, Exchange, exchange_rules
+from ridgeline.training.exchanges import SLOWDOWN, ShardExchange, exchange_rules
 from ridgeline.training.pipeline import LABEL, order, pipeline_schedule, pipeline_tasks
 from ridgeline.training.stage_times import StageTimes
 
@@ -52,7 +52,7 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
         send_forward_s=times.send_forward_s,
         send_backward_s=times.send_backward_s,
     )
-    return _Builder(base, sequence, times, rules).build()
+    return _StepBuilder(base, sequence, times, rules).build()
 
 
 def with_moved_activations(
@@ -77,10 +77,10 @@ def with_moved_activations(
     )
 
 
-class _Builder:
+class _StepBuilder:
     """Adds exchanges and the update to a pipeline's tasks."""
 
-    def __init__(self, base: TaskGraph, sequence: Order, times: StageTimes, rules: Exchange) -> None:
+    def __init__(self, base: TaskGraph, sequence: Order, times: StageTimes, rules: ShardExchange) -> None:
         self.base, self.times, self.rules = base, times, rules
         self.stages, self.width = sequence.kind.shape
         self.compute = self.stages * self.width

@@ -20,7 +20,7 @@ from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_band import band
 from ridgeline.serving.hybrid_habits import Habits, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import Order, Placement, Technique
+from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod
 from ridgeline.serving.hybrid_sides import HybridParts
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.offload_rows import (
@@ -43,13 +43,13 @@ LAYERWISE_FROM = 400  # token; doc/en/kt-kernel/Kimi-K2-Thinking-Native.md of KT
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 
 _TECHNIQUES = {
-    EXPERTS_COMPUTED: Technique.COMPUTED,
-    EXPERTS_FETCHED: Technique.FETCHED,
-    LAYERS_STREAMED: Technique.STREAMED,
-    LAYERS_ON_HOST: Technique.LAYERS,
-    NEURONS: Technique.NEURONS,
-    CPU_ONLY: Technique.HOST,
-    CPU_AND_DISK: Technique.DISK,
+    EXPERTS_COMPUTED: OffloadMethod.COMPUTED,
+    EXPERTS_FETCHED: OffloadMethod.FETCHED,
+    LAYERS_STREAMED: OffloadMethod.STREAMED,
+    LAYERS_ON_HOST: OffloadMethod.LAYERS,
+    NEURONS: OffloadMethod.NEURONS,
+    CPU_ONLY: OffloadMethod.HOST,
+    CPU_AND_DISK: OffloadMethod.DISK,
 }
 
 
@@ -127,22 +127,22 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
     return _with_lengths(job, hybrid, said)
 
 
-def _processors(job: OffloadedJob, technique: Technique, said: list[str]) -> Processors | None:
+def _processors(job: OffloadedJob, technique: OffloadMethod, said: list[str]) -> Processors | None:
     side = job.host
     if side is not None:
         return Processors(
             cpu=side.cpu, sockets=side.sockets, cores=side.cores, memory_bytes_per_s=side.memory_bytes_per_s,
             memory_bytes=side.memory_bytes,
         )  # fmt: skip
-    if technique in (Technique.FETCHED, Technique.STREAMED):
+    if technique in (OffloadMethod.FETCHED, OffloadMethod.STREAMED):
         return None
     found = cpu(USUAL_HOST)
     said.append(f"processor not stated: {found.name} of a desktop assumed")
     return Processors(cpu=found, sockets=1, cores=found.cores, memory_bytes_per_s=found.memory.value)
 
 
-def _deployment(job: OffloadedJob, technique: Technique) -> Deployment:
-    degrees = {"pp" if technique is Technique.LAYERS else "tp": max(1, job.devices)}
+def _deployment(job: OffloadedJob, technique: OffloadMethod) -> Deployment:
+    degrees = {"pp" if technique is OffloadMethod.LAYERS else "tp": max(1, job.devices)}
     return Deployment(engine=job.engine, weights=job.weights, **degrees)  # type: ignore[arg-type]
 
 
@@ -161,26 +161,26 @@ def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
     return habits
 
 
-def _placement(job: OffloadedJob, row: Row, technique: Technique, said: list[str]) -> Placement:
+def _placement(job: OffloadedJob, row: Row, technique: OffloadMethod, said: list[str]) -> HostPlacement:
     text = f"{row.text('placement')} {row.text('technique')}"
     named = reading("offload_order", words=text)
-    order = Order.UNIFORM if named is None else Order(named.value)
-    if technique is Technique.FETCHED or (technique is Technique.DISK and order is Order.UNIFORM):
-        order = Order.RECENT
+    order = DeviceOrder.UNIFORM if named is None else DeviceOrder(named.value)
+    if technique is OffloadMethod.FETCHED or (technique is OffloadMethod.DISK and order is DeviceOrder.UNIFORM):
+        order = DeviceOrder.RECENT
     share = job.device_share
     layers = re.search(r"-ngl[ =](\d{1,4})", text)
-    if share is None and technique is Technique.LAYERS and layers:
+    if share is None and technique is OffloadMethod.LAYERS and layers:
         share = min(1.0, int(layers[1]) / len(job.model.graph.layers))
-    if share is None and technique not in (Technique.HOST, Technique.DISK):
+    if share is None and technique not in (OffloadMethod.HOST, OffloadMethod.DISK):
         said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
     cell = f"{row.text('disk')} {row.text('cpu')} {job.host.cpu.name if job.host else ''}"
-    streamed = technique is Technique.STREAMED and re.search(r"disk|nvme|ssd", text, re.IGNORECASE) is not None
+    streamed = technique is OffloadMethod.STREAMED and re.search(r"disk|nvme|ssd", text, re.IGNORECASE) is not None
     disk = reading("storage", words=cell)
     storage = "nvme" if disk is None else disk.text
     limit = job.host.limit_bytes if job.host is not None else None
-    if (technique is Technique.DISK or streamed) and not row.text("disk"):
+    if (technique is OffloadMethod.DISK or streamed) and not row.text("disk"):
         said.append(f"storage not stated: {storage}")
-    return Placement(
+    return HostPlacement(
         technique=technique, share=share, order=order, resident_bytes=limit, storage=storage, from_disk=streamed,
         layerwise=job.layerwise_prefill,
     )  # fmt: skip

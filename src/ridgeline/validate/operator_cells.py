@@ -12,7 +12,7 @@ from ridgeline.cost.answer import ALL, Rung
 from ridgeline.cost.attention import attention_interval
 from ridgeline.cost.formats import FORMS, Form
 from ridgeline.cost.machine import Device, Machine
-from ridgeline.cost.price_list import Policy, price
+from ridgeline.cost.price_list import KernelPolicy, price
 from ridgeline.cost.questions import Asked, Worked
 from ridgeline.cost.samples import held_out
 from ridgeline.errors import InputError
@@ -172,7 +172,7 @@ def priced(
     `flop` is what the source counts for a rate. Raises `DomainError` where nothing answers.
     """
     engine, version = ask.engine
-    policy = Policy(engine=engine, version=version, library=ask.library, rungs=ask.rungs, attention=attention)
+    policy = KernelPolicy(engine=engine, version=version, library=ask.library, rungs=ask.rungs, attention=attention)
     cost = price(asked, ask.machine, policy)
     ends = (float(np.asarray(cost.low_s)), float(np.asarray(cost.high_s)))
     told: tuple[str, ...] = ()

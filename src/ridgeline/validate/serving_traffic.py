@@ -12,7 +12,7 @@ from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import Metrics, measure
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.traffic.arrivals import burst, poisson
-from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Quantiles, Uniform
+from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, LengthQuantiles, Uniform
 from ridgeline.serving.traffic.synthetic import closed_loop, synthetic
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.serving_rows import ServedJob
@@ -117,7 +117,7 @@ def _law(job: ServedJob, side: str, mean_tokens: float | None) -> LengthLaw:
     mean = max(mean_tokens or 1.0, 1.0)
     data = None if job.lengths is None else job.lengths[side]
     if data is not None and data.levels and job.arrivals != "static":
-        return Quantiles(levels=data.levels, tokens=data.at_mean(mean))
+        return LengthQuantiles(levels=data.levels, tokens=data.at_mean(mean))
     low, high = job.spread
     if low == high:
         return Fixed(tokens=max(1, round(mean)))

@@ -15,7 +15,7 @@ from ridgeline.calibrate.here.fitting import least_certain
 from ridgeline.calibrate.here.kernels import (
     PRODUCT,
     Call,
-    Clock,
+    KernelClock,
     Kernels,
     Sizes,
     attention_work,
@@ -52,7 +52,7 @@ class LocalBench:
     rows: list[BenchmarkRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.clock = Clock(kind=self.found.kind, torch=self.torch)
+        self.clock = KernelClock(kind=self.found.kind, torch=self.torch)
         cache_bytes = min(self.found.cache_bytes, self.found.memory_bytes / _CACHE_SHARE)
         self.kernels = Kernels(torch=self.torch, device=self.found.kind, cache_bytes=cache_bytes)
         self.scale = _SCALES.get(self.found.kind, 1)
@@ -231,7 +231,7 @@ def _transfers(bench: LocalBench, share_s: float) -> Found_:
         times = bench.clock.repeats(bench.kernels.transfer(way, size), share_s / (len(plan) + 2))
         rows.append(measured("transfer", way, {"bytes": size}, times, moved=size))
     call, moved = Kernels(torch=bench.torch, device="cpu").stream("triad", 2.0**28)
-    times = Clock(kind="cpu", torch=bench.torch).repeats(call, share_s / (len(plan) + 2))
+    times = KernelClock(kind="cpu", torch=bench.torch).repeats(call, share_s / (len(plan) + 2))
     rows.append(measured("host_stream", "triad", {"array_bytes": 2.0**28}, times, moved=moved))
     return rows, []
 

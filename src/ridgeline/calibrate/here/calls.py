@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ridgeline.calibrate.here.fitting import KIND
-from ridgeline.calibrate.here.kernels import FEWEST_REPEATS, MOST_REPEATS, Call, Clock, Kernels, Sizes, measured
+from ridgeline.calibrate.here.kernels import FEWEST_REPEATS, MOST_REPEATS, Call, KernelClock, Kernels, Sizes, measured
 from ridgeline.facts.profiles import BenchmarkRow
 
 FORMS = ("fp32", "bf16")
@@ -81,14 +81,14 @@ class Calls:
     torch: Any
     threads: int
     cache_bytes: float
-    clock: Clock = field(init=False)
+    clock: KernelClock = field(init=False)
     kernels: Kernels = field(init=False)
     results: Kernels = field(init=False)
     engine_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         keep_freed_memory()
-        object.__setattr__(self, "clock", Clock(kind="cpu", torch=self.torch))
+        object.__setattr__(self, "clock", KernelClock(kind="cpu", torch=self.torch))
         for name in ("kernels", "results"):
             made = Kernels(torch=self.torch, device="cpu", cache_bytes=self.cache_bytes)
             object.__setattr__(self, name, made)

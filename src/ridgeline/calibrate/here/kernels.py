@@ -24,7 +24,7 @@ _DEVICE_SHORTEST_S = 5e-4  # on a device whose queue is filled ahead
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clock:
+class KernelClock:
     """How calls are timed on one kind of device: 'cuda' by events on its stream, others by the host's clock."""
 
     kind: str

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from ridgeline.calibrate.here import calls
-from ridgeline.calibrate.here.kernels import PRODUCT, TRIAD_BYTES, Clock, Kernels, measured, messages
+from ridgeline.calibrate.here.kernels import PRODUCT, TRIAD_BYTES, KernelClock, Kernels, measured, messages
 from ridgeline.facts.profiles import BenchmarkRow
 
 START_S = 12.0  # what starting ranks may take beyond the share; importing torch is most of it
@@ -161,7 +161,7 @@ def _together(asked: RanksAsked, rank: int, torch: Any, groups: dict[int, Any]) 
         torch.set_num_threads(max(1, asked.threads * asked.world // ranks))
         for name, call in (("product", product), ("triad", triad)):
             dist.barrier(group=group)
-            times = Clock(kind="cpu", torch=torch).repeats(call, _TOGETHER_S)
+            times = KernelClock(kind="cpu", torch=torch).repeats(call, _TOGETHER_S)
             mean = torch.tensor([min(times), median(times)], dtype=torch.float64)
             dist.all_reduce(mean, group=group)
             best_s, middle_s = (mean / ranks).tolist()

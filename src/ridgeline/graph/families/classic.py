@@ -18,13 +18,13 @@ from ridgeline.graph.families.decoder import (
     has_dropout,
     rotary_share,
 )
-from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Norm
+from ridgeline.graph.spec import AttentionSpec, EmbeddingHead, LayerSpec, Mlp, Norm
 
 _FFN_RATIO = 4  # F = 4 D in every one of these when the config does not say
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ClassicShape:
     """The dimensions that these families share, under whatever keys."""
 
     count: int
@@ -32,9 +32,9 @@ class Shape:
     heads: int
     head_dim: int
 
-    def attention(self, *, bias: bool, kv_heads: int | None = None, rotary_dim: int = 0) -> Attention:
+    def attention(self, *, bias: bool, kv_heads: int | None = None, rotary_dim: int = 0) -> AttentionSpec:
         """Plain attention, merged q, k, v."""
-        return Attention(
+        return AttentionSpec(
             heads=self.heads,
             kv_heads=kv_heads or self.heads,
             qk_dim=self.head_dim,
@@ -51,9 +51,9 @@ class Shape:
         return Mlp(ffn=ffn, gated=False, activation=kind, bias=bias)
 
 
-def _shape(fields: Fields, layers: tuple[str, ...], hidden: tuple[str, ...], heads: tuple[str, ...]) -> Shape:
+def _shape(fields: Fields, layers: tuple[str, ...], hidden: tuple[str, ...], heads: tuple[str, ...]) -> ClassicShape:
     width, number = fields.count(*hidden), fields.count(*heads)
-    return Shape(
+    return ClassicShape(
         count=fields.layers(*layers),
         hidden=width,
         heads=number,
@@ -69,7 +69,7 @@ def gpt2(fields: Fields) -> Stack:
     shape = _shape(fields, *_GPT2)
     limit = fields.count("n_positions", "max_position_embeddings")
     dropout = has_dropout(fields, "resid_pdrop")
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=shape.attention(bias=True, kv_heads=1 if fields.flag("multi_query") else None),
         feed=shape.mlp(fields, "n_inner", bias=True, kind=activation(fields)),
@@ -83,7 +83,7 @@ def gptj(fields: Fields) -> Stack:
     """GPT-J: one norm, attention and MLP side by side; bias in the MLP and the head alone."""
     shape = _shape(fields, *_GPT2)
     rotary = fields.maybe("rotary_dim", high=shape.head_dim) or shape.head_dim
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=replace(shape.attention(bias=False, rotary_dim=rotary), merged_qkv=False),
         feed=shape.mlp(fields, "n_inner", bias=True, kind=activation(fields)),
@@ -103,7 +103,7 @@ def gpt_neo(fields: Fields) -> Stack:
     window = fields.maybe("window_size")
     mlp = shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields))
     layers = tuple(
-        Layer(norm=LAYER, mixer=replace(attention, window=window if index % 2 else None), feed=mlp)
+        LayerSpec(norm=LAYER, mixer=replace(attention, window=window if index % 2 else None), feed=mlp)
         for index in range(shape.count)
     )
     return Stack(embedding_head=_embedding_head(fields, shape, positions=limit), layers=layers, max_positions=limit)
@@ -113,7 +113,7 @@ def gpt_neox(fields: Fields) -> Stack:
     """GPT-NeoX and Pythia: two norms, attention and MLP side by side, a quarter of the head rotates."""
     shape = _shape(fields, ("num_hidden_layers",), ("hidden_size",), ("num_attention_heads",))
     rotary = int(shape.head_dim * rotary_share(fields, 0.25))
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=shape.attention(bias=fields.flag("attention_bias", default=True), rotary_dim=rotary),
         feed=shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields)),
@@ -130,7 +130,7 @@ def phi(fields: Fields) -> Stack:
     rotary = int(shape.head_dim * rotary_share(fields, 0.5))
     kv_heads = fields.grouped(shape.heads, fields.maybe("num_key_value_heads") or shape.heads)
     attention = replace(shape.attention(bias=True, kv_heads=kv_heads, rotary_dim=rotary), merged_qkv=False)
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=replace(attention, qk_norm=LAYER) if fields.flag("qk_layernorm") else attention,
         feed=shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields)),
@@ -151,7 +151,7 @@ def opt(fields: Fields) -> Stack:
     before = fields.flag("do_layer_norm_before", default=True)
     limit = fields.count("max_position_embeddings")
     dropout = has_dropout(fields, "dropout")
-    layer = Layer(
+    layer = LayerSpec(
         norm=norm,
         mixer=replace(shape.attention(bias=bias), merged_qkv=False),
         feed=shape.mlp(fields, "ffn_dim", bias=bias, kind=activation(fields)),
@@ -173,7 +173,7 @@ def bloom(fields: Fields) -> Stack:
     heads = ("n_head", "num_attention_heads")
     shape = _shape(fields, ("n_layer", "num_hidden_layers"), ("n_embed", "hidden_size"), heads)
     dropout = has_dropout(fields, "hidden_dropout")
-    layer = Layer(norm=LAYER, mixer=shape.attention(bias=True), feed=shape.mlp(fields, bias=True), dropout=dropout)
+    layer = LayerSpec(norm=LAYER, mixer=shape.attention(bias=True), feed=shape.mlp(fields, bias=True), dropout=dropout)
     embedding_head = replace(_embedding_head(fields, shape), embed_norm=LAYER)
     return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=fields.maybe("seq_length"))
 
@@ -191,7 +191,7 @@ def falcon(fields: Fields) -> Stack:
     bias = fields.flag("bias")
     norms = fields.maybe("num_ln_in_parallel_attn", high=2) or (2 if new else 1)
     parallel = fields.flag("parallel_attn", default=True)
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=shape.attention(bias=bias, kv_heads=kv_heads, rotary_dim=0 if fields.flag("alibi") else shape.head_dim),
         feed=shape.mlp(fields, "ffn_hidden_size", bias=bias, kind=activation(fields, "activation")),
@@ -213,7 +213,7 @@ def mpt(fields: Fields) -> Stack:
     learned = fields.flag("learned_pos_emb", default=True) and not alibi
     bias = not fields.flag("no_bias", default=True)
     ratio = fields.maybe("expansion_ratio") or _FFN_RATIO
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER if bias else SCALE_ONLY,
         mixer=shape.attention(bias=bias, kv_heads=fields.grouped(shape.heads, kv_heads, "kv_n_heads")),
         feed=Mlp(ffn=ratio * shape.hidden, gated=False, activation="gelu", bias=bias),
@@ -223,7 +223,7 @@ def mpt(fields: Fields) -> Stack:
     return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
 
 
-def _embedding_head(fields: Fields, shape: Shape, *, positions: int = 0, dropout: bool = False) -> EmbeddingHead:
+def _embedding_head(fields: Fields, shape: ClassicShape, *, positions: int = 0, dropout: bool = False) -> EmbeddingHead:
     return EmbeddingHead(
         vocab=fields.count("vocab_size"),
         hidden=shape.hidden,
@@ -260,7 +260,7 @@ def baichuan(fields: Fields, traits: Traits) -> Stack:
     if fields.values.get("max_position_embeddings") is not None:
         return stack
     layers = tuple(
-        replace(layer, mixer=replace(layer.mixer, rotary_dim=0)) if isinstance(layer.mixer, Attention) else layer
+        replace(layer, mixer=replace(layer.mixer, rotary_dim=0)) if isinstance(layer.mixer, AttentionSpec) else layer
         for layer in stack.layers
     )
     return replace(stack, layers=layers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.graph.config import Fields
-from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Moe, Norm
+from ridgeline.graph.spec import AttentionSpec, EmbeddingHead, LayerSpec, Mlp, Moe, Norm
 
 Switch = bool | str  # a constant, or the config flag that decides
 
@@ -25,7 +25,7 @@ class Stack:
     """A whole model as specs: its embedding and head, its layers in order, and what should be said of it."""
 
     embedding_head: EmbeddingHead
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerSpec, ...]
     max_positions: int | None
     notes: tuple[str, ...] = ()
 
@@ -136,7 +136,7 @@ def decoder(fields: Fields, traits: Traits) -> Stack:
         merged_gate=traits.merged_gate,
     )
     layers = tuple(
-        Layer(
+        LayerSpec(
             norm=traits.norm,
             mixer=_with_reach(fields, traits, attention, index, count),
             feed=feed_of(fields, traits.sparse, dense, index, count),
@@ -167,13 +167,13 @@ def embedding_head_of(fields: Fields) -> EmbeddingHead:
     )
 
 
-def attention_of(fields: Fields, traits: Traits) -> Attention:
+def attention_of(fields: Fields, traits: Traits) -> AttentionSpec:
     """The attention of a layer that sees everything."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     given = fields.maybe("head_dim") if traits.head_dim_given else None
     head_dim = given or fields.divide("hidden_size", hidden, "num_attention_heads", heads)
     kv_heads = fields.maybe("num_key_value_heads") or heads
-    return Attention(
+    return AttentionSpec(
         heads=heads,
         kv_heads=fields.grouped(heads, kv_heads),
         qk_dim=head_dim,
@@ -188,7 +188,7 @@ def attention_of(fields: Fields, traits: Traits) -> Attention:
     )
 
 
-def _with_reach(fields: Fields, traits: Traits, attention: Attention, index: int, count: int) -> Attention:
+def _with_reach(fields: Fields, traits: Traits, attention: AttentionSpec, index: int, count: int) -> AttentionSpec:
     window, chunk, rotary = reach_of(fields, traits.reach, index, count)
     return replace(attention, window=window, chunk=chunk, rotary_dim=attention.rotary_dim if rotary else 0)
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from ridgeline.graph.config import LAYER_LIMIT, Fields
 from ridgeline.graph.families.decoder import LAYER, RMS, Stack, activation, has_dropout
-from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp
+from ridgeline.graph.spec import AttentionSpec, EmbeddingHead, LayerSpec, Mlp
 
 _BART_OFFSET = 2  # BartLearnedPositionalEmbedding keeps two rows in front
 
 
-def _attention(heads: int, head_dim: int, *, bias: bool, causal: bool = False) -> Attention:
-    return Attention(
+def _attention(heads: int, head_dim: int, *, bias: bool, causal: bool = False) -> AttentionSpec:
+    return AttentionSpec(
         heads=heads, kv_heads=heads, qk_dim=head_dim, v_dim=head_dim, qkv_bias=bias, out_bias=bias, causal=causal
     )
 
@@ -55,7 +55,7 @@ def distilbert(fields: Fields) -> Stack:
     """DistilBERT with the masked-language head; no token types, no pooler."""
     hidden, heads = fields.count("dim"), fields.count("n_heads")
     dropout = has_dropout(fields, "dropout")
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=_attention(heads, fields.divide("dim", hidden, "n_heads", heads), bias=True),
         feed=Mlp(ffn=fields.count("hidden_dim"), gated=False, activation=activation(fields, "activation"), bias=True),
@@ -70,7 +70,7 @@ def distilbert(fields: Fields) -> Stack:
 def _bert_like(fields: Fields) -> Stack:
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     dropout = has_dropout(fields, "hidden_dropout_prob")
-    layer = Layer(
+    layer = LayerSpec(
         norm=LAYER,
         mixer=_attention(heads, fields.divide("hidden_size", hidden, "num_attention_heads", heads), bias=True),
         feed=Mlp(ffn=fields.count("intermediate_size"), gated=False, activation=activation(fields), bias=True),
@@ -110,7 +110,7 @@ def t5(fields: Fields) -> Stack:
     first = replace(own, relative_buckets=fields.count("relative_attention_num_buckets"))
     encoders = fields.layers("num_layers")
     decoders = fields.maybe("num_decoder_layers", high=LAYER_LIMIT) or encoders
-    base = Layer(norm=RMS, feed=mlp, dropout=dropout)
+    base = LayerSpec(norm=RMS, feed=mlp, dropout=dropout)
     stack = [
         replace(base, mixer=own if index else first, encoder=True, encoder_end=last, closing_norm=last)
         for index, last in _marked(encoders)
@@ -135,11 +135,11 @@ def bart(fields: Fields) -> Stack:
     dropout = has_dropout(fields, "dropout")
     kind = activation(fields)
 
-    def layer(side: str) -> Layer:
+    def layer(side: str) -> LayerSpec:
         key = f"{side}_attention_heads"
         heads = fields.count(key)
         own = _attention(heads, fields.divide("d_model", hidden, key, heads), bias=True, causal=side == "decoder")
-        return Layer(
+        return LayerSpec(
             norm=LAYER,
             mixer=own,
             cross=replace(own, cross=True, causal=False) if side == "decoder" else None,

@@ -12,7 +12,7 @@ from typing import TypedDict
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.config import Fields
 from ridgeline.graph.families.decoder import Stack
-from ridgeline.graph.spec import Attention, EmbeddingHead, Layer, Mlp, Moe, Norm
+from ridgeline.graph.spec import AttentionSpec, EmbeddingHead, LayerSpec, Mlp, Moe, Norm
 
 ACTIVATIONS = ("gelu", "silu", "relu", "relu2")
 POSITIONS = ("rope", "learned", "alibi", "none")
@@ -78,7 +78,7 @@ def explicit(fields: Fields) -> Stack:
         raise fields.fail("max_positions", limit, "a whole number, because positions = 'learned' keeps a table")
     placement = fields.word("placement", choices=PLACEMENTS, default="pre")
     stack = tuple(
-        Layer(
+        LayerSpec(
             norm=norm,
             mixer=_windowed(fields, attention, index),
             feed=_feed(fields, index),
@@ -122,12 +122,12 @@ def _bias(fields: Fields, part: str) -> bool:
     return fields.flag("bias")
 
 
-def _attention(fields: Fields, *, causal: bool) -> Attention:
+def _attention(fields: Fields, *, causal: bool) -> AttentionSpec:
     hidden, heads = fields.count("hidden"), fields.count("heads")
     head_dim = fields.maybe("head_dim") or fields.divide("hidden", hidden, "heads", heads)
     kv_heads = fields.grouped(heads, fields.maybe("kv_heads") or heads, "kv_heads")
     rope = fields.word("positions", choices=POSITIONS, default="learned") == "rope"
-    return Attention(
+    return AttentionSpec(
         heads=heads,
         kv_heads=kv_heads,
         qk_dim=head_dim,
@@ -140,7 +140,7 @@ def _attention(fields: Fields, *, causal: bool) -> Attention:
     )
 
 
-def _windowed(fields: Fields, attention: Attention, index: int) -> Attention:
+def _windowed(fields: Fields, attention: AttentionSpec, index: int) -> AttentionSpec:
     window = fields.maybe("window")
     every = fields.maybe("global_every")
     if window is None or (every and (index + 1) % every == 0):

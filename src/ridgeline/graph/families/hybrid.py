@@ -21,7 +21,7 @@ from ridgeline.graph.families.decoder import (
     feed_of,
     skipped_layers,
 )
-from ridgeline.graph.spec import Attention, GatedDelta, Layer, Lightning, Mlp, Moe, StateSpace
+from ridgeline.graph.spec import AttentionSpec, GatedDelta, LayerSpec, Lightning, Mlp, Moe, StateSpace
 
 _PATTERN = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 _KINDS = {"linear_attention": "mamba", "full_attention": "attention"} | {word: word for word in _PATTERN.values()}
@@ -35,7 +35,7 @@ def minimax(fields: Fields) -> Stack:
     dense = Mlp(ffn=fields.count("intermediate_size"), gated=True, activation=activation(fields))
     sparse = Sparse(ffn_key="intermediate_size")
     layers = tuple(
-        Layer(
+        LayerSpec(
             norm=RMS,
             mixer=softmax if _is_softmax(fields, index, count) else lightning,
             feed=feed_of(fields, sparse, dense, index, count),
@@ -73,7 +73,7 @@ def qwen_delta(fields: Fields, traits: Traits) -> Stack:
     dense_key = "moe_intermediate_size" if sparse and sparse.where == "all" else "intermediate_size"
     dense = Mlp(ffn=fields.count(dense_key), gated=True, activation=activation(fields))
     layers = tuple(
-        Layer(
+        LayerSpec(
             norm=RMS,
             mixer=attention if _is_full(fields, index, count) else delta,
             feed=feed_of(fields, sparse, dense, index, count),
@@ -112,7 +112,7 @@ def nemotron_h(fields: Fields) -> Stack:
     kinds = _kinds(fields)
     parts = {kind: _part(fields, kind) for kind in dict.fromkeys(kinds)}
     layers = tuple(
-        Layer(norm=RMS, feed=part) if isinstance(part, Mlp | Moe) else Layer(norm=RMS, mixer=part)
+        LayerSpec(norm=RMS, feed=part) if isinstance(part, Mlp | Moe) else LayerSpec(norm=RMS, mixer=part)
         for part in (parts[kind] for kind in kinds)
     )
     return Stack(
@@ -136,7 +136,7 @@ def _kinds(fields: Fields) -> list[str]:
     return [kind for kind in known if kind]
 
 
-def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
+def _part(fields: Fields, kind: str) -> AttentionSpec | StateSpace | Mlp | Moe:
     if kind == "mamba":
         return _state(fields, "mamba_num_heads", "mamba_head_dim", "ssm_state_size")
     if kind == "attention":
@@ -167,7 +167,7 @@ def _part(fields: Fields, kind: str) -> Attention | StateSpace | Mlp | Moe:
 
 def mamba2(fields: Fields) -> Stack:
     """Mamba-2: one mixer a layer, no MLP."""
-    layer = Layer(norm=RMS, mixer=_state(fields, "num_heads", "head_dim", "state_size"))
+    layer = LayerSpec(norm=RMS, mixer=_state(fields, "num_heads", "head_dim", "state_size"))
     return Stack(
         embedding_head=embedding_head_of(fields),
         layers=(layer,) * fields.layers("num_hidden_layers"),
@@ -192,13 +192,13 @@ def gemma4(fields: Fields) -> Stack:
         "full_attention": _wide(fields, near),
     }
     feed = _beside(fields)
-    layers = tuple(Layer(norm=RMS, mixer=mixers[kind], feed=feed, placement="sandwich") for kind in kinds)
+    layers = tuple(LayerSpec(norm=RMS, mixer=mixers[kind], feed=feed, placement="sandwich") for kind in kinds)
     return Stack(
         embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
     )
 
 
-def _wide(fields: Fields, near: Attention) -> Attention:
+def _wide(fields: Fields, near: AttentionSpec) -> AttentionSpec:
     """The attention of a layer that sees everything; its values may be its keys before norm and rotation."""
     dim = fields.maybe("global_head_dim") or near.qk_dim
     kv_heads = fields.maybe("num_global_key_value_heads") or near.kv_heads
@@ -244,7 +244,7 @@ def searched(fields: Fields) -> Stack:
             if isinstance(times, bool) or not isinstance(times, int | float) or not 0 < times <= 100:
                 raise fields.fail("ffn_mult", times, "a number above 0, to 100")
             mlp = Mlp(ffn=-(-int(2 * times * hidden / 3) // 256) * 256, gated=True, activation=activation(fields))
-        layers.append(Layer(norm=RMS, mixer=attention, feed=mlp))
+        layers.append(LayerSpec(norm=RMS, mixer=attention, feed=mlp))
     return Stack(
         embedding_head=embedding_head_of(fields),
         layers=tuple(layers),
@@ -261,10 +261,10 @@ def _block_part(fields: Fields, block: Mapping[str, Any], name: str, number: int
     return found
 
 
-def _grouped_attention(fields: Fields, hidden: int, heads: int, group: int) -> Attention:
+def _grouped_attention(fields: Fields, hidden: int, heads: int, group: int) -> AttentionSpec:
     dim = fields.divide("hidden_size", hidden, "num_attention_heads", heads)
     kv_heads = fields.divide("num_attention_heads", heads, "n_heads_in_group", group)
-    return Attention(heads=heads, kv_heads=kv_heads, qk_dim=dim, v_dim=dim, rotary_dim=dim)
+    return AttentionSpec(heads=heads, kv_heads=kv_heads, qk_dim=dim, v_dim=dim, rotary_dim=dim)
 
 
 def granite_hybrid(fields: Fields) -> Stack:
@@ -292,14 +292,14 @@ def bamba(fields: Fields) -> Stack:
 
 
 def _mixed(fields: Fields, kinds: list[str], feeds: list[Mlp | Moe], *, rotary: float) -> Stack:
-    mixers: dict[str, Attention | StateSpace] = {}
+    mixers: dict[str, AttentionSpec | StateSpace] = {}
     if "attention" in kinds:
         mixers["attention"] = attention_of(
             fields, Traits(qkv_bias="attention_bias", out_bias="attention_bias", rotary=rotary)
         )
     if "mamba" in kinds:
         mixers["mamba"] = _state(fields, "mamba_n_heads", "mamba_d_head", "mamba_d_state")
-    layers = tuple(Layer(norm=RMS, mixer=mixers[kind], feed=feed) for kind, feed in zip(kinds, feeds, strict=True))
+    layers = tuple(LayerSpec(norm=RMS, mixer=mixers[kind], feed=feed) for kind, feed in zip(kinds, feeds, strict=True))
     return Stack(
         embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
     )

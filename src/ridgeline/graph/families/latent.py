@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ridgeline.graph.config import Fields
 from ridgeline.graph.families.decoder import RMS, Sparse, Stack, activation, feed_of, skipped_layers
-from ridgeline.graph.spec import Attention, Chosen, EmbeddingHead, Entries, Latent, Layer, Mlp, Moe
+from ridgeline.graph.spec import AttentionSpec, Chosen, EmbeddingHead, Entries, Latent, LayerSpec, Mlp, Moe
 
 _SPARSE = Sparse(where="first", shared="count", bias=False)
 
@@ -23,7 +23,7 @@ def deepseek(fields: Fields) -> Stack:
         bias=fields.flag("mlp_bias"),
     )
     layers = tuple(
-        Layer(
+        LayerSpec(
             norm=RMS,
             mixer=_latent_attention(fields, indexer=own_choice[index]),
             feed=feed_of(fields, _SPARSE, dense, index, count),
@@ -33,7 +33,7 @@ def deepseek(fields: Fields) -> Stack:
     return stack_of(fields, layers)
 
 
-def stack_of(fields: Fields, layers: tuple[Layer, ...]) -> Stack:
+def stack_of(fields: Fields, layers: tuple[LayerSpec, ...]) -> Stack:
     """Layers between an embedding and a head, as configs of this kind state them; what is left out has a note."""
     embedding_head = EmbeddingHead(
         vocab=fields.count("vocab_size"),
@@ -63,7 +63,7 @@ def _chosen(fields: Fields, *, indexer: bool) -> Chosen | None:
     return Chosen(top=top, heads=heads if indexer else 0, dim=dim)
 
 
-def _latent_attention(fields: Fields, *, indexer: bool) -> Attention:
+def _latent_attention(fields: Fields, *, indexer: bool) -> AttentionSpec:
     heads = fields.count("num_attention_heads")
     latent = Latent(
         q_rank=fields.maybe("q_lora_rank"),
@@ -73,7 +73,7 @@ def _latent_attention(fields: Fields, *, indexer: bool) -> Attention:
         chosen=_chosen(fields, indexer=indexer),
     )
     bias = fields.flag("attention_bias")
-    return Attention(
+    return AttentionSpec(
         heads=heads,
         kv_heads=heads,
         qk_dim=latent.nope_dim + latent.rope_dim,
@@ -98,7 +98,7 @@ def deepseek_v4(fields: Fields) -> Stack:
     expert = Mlp(ffn=fields.count("moe_intermediate_size"), gated=True, activation=activation(fields))
     streams = fields.count("hc_mult")
     layers = tuple(
-        Layer(
+        LayerSpec(
             norm=RMS,
             mixer=_entries(fields, ratios[index]),
             feed=feed_of(fields, _SHARED, expert, index, count),
@@ -109,7 +109,7 @@ def deepseek_v4(fields: Fields) -> Stack:
     return stack_of(fields, layers)
 
 
-def _entries(fields: Fields, ratio: int) -> Attention:
+def _entries(fields: Fields, ratio: int) -> AttentionSpec:
     heads, groups = fields.count("num_attention_heads"), fields.count("o_groups")
     fields.divide("num_attention_heads", heads, "o_groups", groups)
     width = fields.count("head_dim")
@@ -118,7 +118,7 @@ def _entries(fields: Fields, ratio: int) -> Attention:
         chosen = Chosen(
             top=fields.count("index_topk"), heads=fields.count("index_n_heads"), dim=fields.count("index_head_dim")
         )
-    return Attention(
+    return AttentionSpec(
         heads=heads,
         kv_heads=1,
         qk_dim=width,
@@ -165,9 +165,9 @@ def minimax_m3(fields: Fields) -> Stack:
     )
     head = fields.count("head_dim")
     layers = tuple(
-        Layer(
+        LayerSpec(
             norm=RMS,
-            mixer=Attention(
+            mixer=AttentionSpec(
                 heads=heads,
                 kv_heads=kv_heads,
                 qk_dim=head,

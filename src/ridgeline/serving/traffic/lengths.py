@@ -104,7 +104,7 @@ class LogNormal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantiles:
+class LengthQuantiles:
     """A law known by quantiles: `tokens[j]` is not exceeded with probability `levels[j]` [token]."""
 
     levels: tuple[float, ...]

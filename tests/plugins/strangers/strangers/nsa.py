@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ridgeline.graph.model import Block, Graph
-from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, GemmOp, Op, Region, Role, Saved, Split
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, GemmOp, Op, OpRole, Region, Saved, Split
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.technique import param
 
@@ -52,7 +52,7 @@ class NativeSparseAttention(GraphRewrite):
         for op in block.ops:
             if op is core:
                 ops += self._branches(core, hidden=block.boundaries[0].width)
-            elif isinstance(op, GemmOp) and op.role is Role.QKV:
+            elif isinstance(op, GemmOp) and op.role is OpRole.QKV:
                 more = 2 * core.kv_heads * (core.qk_dim + core.v_dim)
                 ops.append(replace(op, n=op.n + more, params=op.params + op.k * more, parts=op.parts + 4))
             else:
