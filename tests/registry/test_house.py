@@ -62,6 +62,25 @@ def test_no_two_classes_share_a_name() -> None:
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
+PAPERS = re.compile(  # ideas that are known by a name of their own
+    "asyncflow|distrifusion|dualpipe|elaswave|exflow|fastattention|fastserve|fastswitch|flashmoe|flexgen|galore|heavyhitter|"
+    "hybrimoe|infinitellm|ladderresidual|loongserve|megablocks|moegen|moelens|moeshard|moetuner|nanoflow|petals|pipette|"
+    "powerinfer|ringattention|scattermoe|sequoia|shadowkv|skippipe|slicegpt|snapkv|specinfer|streamingllm|superpipeline|"
+    "tokenring|triforce|waferllm|zeroinfinity|zeropp"
+)
+
+
+def test_papers_are_named_by_techniques_alone() -> None:
+    """A mechanism is called by what it does; the paper that brought it is named by a technique, or as a source."""
+    named = []
+    for path in (path for path in FILES if "techniques" not in path.parts):
+        found = {path.stem}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found |= {str(getattr(node, field)) for field in ("id", "attr", "arg", "name") if hasattr(node, field)}
+        named += [f"{path.name}: {one}" for one in found if PAPERS.search(one.casefold().replace("_", ""))]
+    assert not named
+
+
 SAYS_WHAT_IT_RAISES = ("search", "plan", "report", "timeline", "predict")  # rooms
 
 
