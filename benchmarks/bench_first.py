@@ -24,7 +24,7 @@ import json, time
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.named import named_traffic
@@ -39,7 +39,7 @@ def loop():
         seen[index & 1023] = str(index)[:2]
 
 asked = named_traffic("azure-conv")
-one = engine(load("llama-3.1-70b"), machine(cluster("8xH100-SXM")), deployed(tp=8))
+one = engine(load("llama-3.1-70b"), machine(cluster("8xH100-SXM")), Deployment(tp=8))
 longest = int((asked.prompt_tokens + asked.output_tokens).max())
 before = timed(loop)[1]
 tables = timed(lambda: one.tables(longest_prompt=int(asked.prompt_tokens.max()), longest=longest))[1]
