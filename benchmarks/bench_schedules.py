@@ -84,7 +84,11 @@ def schedule_rows() -> list[str]:
             span_s = busy_s(tasks, timeline).span_s[:stages].max()
             times = (np.ones((stages, chunks)),) * 3
             bound_s = uneven_bound_s(
-                pipeline_schedule(schedule), micro_batches, forward_s=times[0], backward_input_s=times[1], backward_weight_s=times[2]
+                pipeline_schedule(schedule),
+                micro_batches,
+                forward_s=times[0],
+                backward_input_s=times[1],
+                backward_weight_s=times[2],
             )
             peak = memory_profile(tasks, timeline).peak_bytes.max() / chunks
             theirs_s, theirs = PUBLISHED.get((schedule, stages), (None, "-"))
