@@ -37,7 +37,7 @@ from ridgeline.serving.metrics import (
     prefill_band,
     prefill_parts,
 )
-from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.sampling import sampling
 from ridgeline.serving.shares import RequestShare, client_shares, priority_shares
 from ridgeline.serving.traffic.summary import summarize
@@ -91,11 +91,7 @@ def simulate_serving(
         ]
 
     engines = build(where)
-    ends_at = traffic.prompt_tokens + traffic.output_tokens
-    lengths = {"longest_prompt": int(np.max(traffic.prompt_tokens)), "longest": int(np.max(ends_at))}
-    for one in engines:
-        _ = one.capacity  # engines that will not start say so before anything is priced
-    tables = [one.tables(**lengths) for one in engines]
+    tables = tables_of(engines, traffic)
     way: dict[str, Any] = {
         "router": operation.router or deployments[0].router, "fleet_events": operation.fleet_events,
         "fronts": operation.fronts,

@@ -97,10 +97,17 @@ def replay(
     Instances whose role is prefill hand requests to those whose role is decode, over the link between them. Raises
     `NoPlanError` where an engine will not start, `PlanError` for a fleet that cannot serve.
     """
+    tables = tables_of(engines, traffic)
+    return replay_tables(engines, tables, traffic, router=router or engines[0].deployment.router, most_s=most_s)
+
+
+def tables_of(engines: Sequence[Engine], traffic: Traffic) -> list[StepTables]:
+    """Each engine's tables for prompts and contexts of the traffic; engines that will not start raise first."""
+    for one in engines:
+        _ = one.capacity
     longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
-    tables = [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
-    return replay_tables(engines, tables, traffic, router=router or engines[0].deployment.router, most_s=most_s)
+    return [one.tables(longest_prompt=longest_prompt, longest=longest) for one in engines]
 
 
 def replay_tables(
@@ -121,26 +128,14 @@ def replay_tables(
     missed, and says so (`stopped`). What `hooks` decide, compiled functions by name, is told in `serving.hooks`.
     """
     _check(engines)
+    events = fleet_events or FleetEvents()
     times, places = times_of(engines, tables)
     rules = _rules(engines, tables, traffic, places)
     instances = _instances(engines, rules)
     whole = np.flatnonzero(instances["lane"] != state.ANSWERS)
     owner = np.repeat(whole, rules["ranks"][instances["kind"][whole]])
-    if len(whole) < len(instances) and (fleet_events or FleetEvents()) != FleetEvents():
-        raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
-    borrows = bool(rules["borrows"].any())
-    if (borrows or rules["elastic"].any()) and (len(engines) > 1 or (fleet_events or FleetEvents()) != FleetEvents()):
-        raise PlanError(
-            "deployment: borrows and elastic_tokens are modelled among instances that are alike and stay up; give one"
-            " deployment, without autoscale and failures"
-        )
+    _check_together(engines, rules, traffic, changes=events != FleetEvents())
     ranks = state.empty_ranks(owner)
-    redraws = rules["redraws"].any()
-    if rules["displaces"].any() and not redraws and np.ptp(traffic.priority) == 0:
-        raise PlanError(
-            f"deployment: displaces, but all requests of '{traffic.name}' have the same priority; give a trace with a"
-            " column priority, or leave it out"
-        )
     hooks = {**hooks_of([one.deployment for one in engines]), **(hooks or {})}
     if "order" in hooks:
         rules["shortest"] = 1
@@ -154,11 +149,11 @@ def replay_tables(
         np.ascontiguousarray(traffic.prefix_blocks if rules["prefix_tokens"].any() else [], dtype=np.int64),
         0 if clients is None else int(clients.max()) + 1,
         of(engines[0].deployment, Adapters).count if rules["slots"].any() else 0,
-        traffic.requests if borrows else 0,
+        traffic.requests if rules["borrows"].any() else 0,
     )
     requests = _requests(traffic)
     clock = Clock(
-        system=_system(traffic, router, instances, fleet_events or FleetEvents()),
+        system=_system(traffic, router, instances, events),
         requests=requests,
         ranks=ranks,
         instances=instances,
@@ -168,11 +163,11 @@ def replay_tables(
         turns=(fronts or Fronts()).first_turns(instances),
         histogram=np.zeros(BINS),
         series=np.zeros((state.SAMPLES, 4)),
-        failures_s=failures_of(instances, fleet_events or FleetEvents()),
+        failures_s=failures_of(instances, events),
         stop=never() if stop is None else stop.as_array(),
         **lists,
     )
-    clock.system["by_priority"] |= redraws
+    clock.system["by_priority"] |= rules["redraws"].any()
     if rules["slots"].any():
         requests["adapter"] = drawn(of(engines[0].deployment, Adapters), traffic.requests)
     if clients is not None:
@@ -184,6 +179,22 @@ def replay_tables(
     span_s = _run(clock, arrivals, most_s)
     _invariants(clock, most_s)
     return _result(clock, span_s)
+
+
+def _check_together(engines: Sequence[Engine], rules: Records, traffic: Traffic, *, changes: bool) -> None:
+    """Raises `PlanError` for what is not modelled with a fleet that `changes`, of two kinds, or under this traffic."""
+    if rules["split"].any() and changes:
+        raise PlanError("deployment: split, but autoscale and failures are not modelled with it; leave them out")
+    if (rules["borrows"].any() or rules["elastic"].any()) and (len(engines) > 1 or changes):
+        raise PlanError(
+            "deployment: borrows and elastic_tokens are modelled among instances that are alike and stay up; give one"
+            " deployment, without autoscale and failures"
+        )
+    if rules["displaces"].any() and not rules["redraws"].any() and np.ptp(traffic.priority) == 0:
+        raise PlanError(
+            f"deployment: displaces, but all requests of '{traffic.name}' have the same priority; give a trace with a"
+            " column priority, or leave it out"
+        )
 
 
 def _rules(
