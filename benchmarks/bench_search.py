@@ -124,7 +124,7 @@ def search_row(job: str, name: str) -> str:
     taken, found = best(search), held[0]
     step_s, plan = found.plans[0]
     text = (
-        f"tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}, {plan.schedule.value} x{plan.chunks},"
+        f"tp {plan.tp} pp {plan.pp} cp {plan.cp} dp {plan.dp}, {plan.schedule} x{plan.chunks},"
         f" micro-batch {plan.micro_batch}, ZeRO-{plan.zero}, {plan.recompute} recompute"
     )
     return (
