@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,40 @@ def test_what_was_compiled_is_read_from_disk_and_compiled_again_when_a_file_chan
     assert Entered(_fibonacci)(12) == 144
     assert len(texts) == 2
     assert len(list(tmp_path.glob("*_fibonacci*.o"))) == 1
+
+
+def test_a_change_in_another_file_that_is_called_compiles_again(tmp_path: Path) -> None:
+    def loaded(times: int) -> float:
+        names: dict[str, Any] = {"clocked": clocked}
+        for name, text in (
+            ("helper", f"TIMES = {times}\n@clocked\ndef more(x: float) -> float:\n    return {times} * x\n"),
+            ("caller", "@clocked\ndef asked(x: float) -> float:\n    return more(x) + TIMES\n"),
+        ):
+            file = tmp_path / f"{name}.py"
+            file.write_text(text, encoding="utf-8")
+            exec(compile(text, str(file), "exec"), names)
+            linecache.checkcache(str(file))
+        return float(Entered(names["asked"])(10.0))
+
+    assert [loaded(2), loaded(3), loaded(2)] == [22.0, 33.0, 22.0]
+
+
+def test_kinds_of_one_function_stay_beside_each_other(tmp_path: Path) -> None:
+    @clocked
+    def twice(x: Any) -> float:
+        return x * 2.0
+
+    for _ in range(2):
+        assert [Entered(twice)(1), Entered(twice)(1.5), Entered(twice)(True)] == [2.0, 3.0, 2.0]
+    assert len(list(tmp_path.glob("*twice*.o"))) == 3
+
+
+def test_numbers_are_given_as_what_a_function_says_that_it_takes() -> None:
+    @clocked
+    def twice(x: float) -> float:
+        return x + x
+
+    assert [Entered(twice)(1), Entered(twice)(1.5), Entered(twice)(True)] == [2.0, 3.0, 2.0]
 
 
 def test_compiles_for_the_process_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

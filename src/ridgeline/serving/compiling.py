@@ -47,11 +47,13 @@ class Entered:
     def __init__(self, function: Callable[..., Any], answer: Kind = None) -> None:
         self.function = cast(FunctionType, function)
         self.answer = answer or annotated(self.function, "return")
+        names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
+        self._stated = [annotated(self.function, name) for name in names]
         self._libraries: dict[tuple[Kind, ...], _Library] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         """What the function answers; compiled first where it is not yet."""
-        kinds = tuple(map(_kind, arguments))
+        kinds = tuple(one or _kind(argument) for one, argument in zip(self._stated, arguments, strict=True))
         called = self.library(kinds).called
         held = [_operands(kind, argument) for kind, argument in zip(kinds, arguments, strict=True)]
         return called(*(one for operands, _ in held for one in operands))
@@ -73,10 +75,7 @@ class _Library:
         cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
         target = llvm.Target.from_default_triple()
         machine = target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISED, jit=True)
-        around = sorted(inspect.getclosurevars(function).nonlocals.items())
-        kept = _place(
-            function, repr((cpu, features, llvmlite.__version__, sys.version_info[:2], kinds, answer, around))
-        )
+        kept = _place(function, repr((cpu, features, llvmlite.__version__, sys.version_info[:2], kinds, answer)))
         code = kept.read_bytes() if kept and kept.exists() else b""
         if not code:
             code = _optimised(Unit(frozenset(_marked)).entry(function, kinds, answer, _NAME), machine)
@@ -121,15 +120,17 @@ def _operands(kind: Kind, argument: Any) -> tuple[list[Any], Any]:
 
 
 def _place(function: FunctionType, conditions: str) -> Path | None:
-    """Where compiled code is kept on disk: by the text of the clock and of the function's file, and by conditions.
+    """Where compiled code is kept on disk: by conditions, and by the text of the clock and of all that it reaches.
 
     Beside this file, or where that cannot be written in the user's cache; nowhere where that cannot be either.
     """
     here = Path(__file__).parent
-    found = hashlib.sha256(conditions.encode())
-    for file in [*sorted(here.glob("*.py")), Path(function.__code__.co_filename)]:
+    functions, values = _reached(function)
+    found = hashlib.sha256(repr(values).encode())
+    for file in sorted({*here.glob("*.py"), *(Path(one.__code__.co_filename) for one in functions)}):
         found.update(file.read_bytes() if file.exists() else b"")
-    named = f"{function.__module__}.{function.__qualname__}-{found.hexdigest()[:24]}.o".replace("<locals>", "in")
+    name = f"{function.__module__}.{function.__qualname__}".replace("<locals>", "in")
+    named = f"{name}-{hashlib.sha256(conditions.encode()).hexdigest()[:12]}-{found.hexdigest()[:24]}.o"
     asked = os.environ.get("NUMBA_CACHE_DIR")  # for the pricing of operators too
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
     for folder in [Path(asked)] if asked else [here / "__pycache__", cache]:
@@ -142,8 +143,25 @@ def _place(function: FunctionType, conditions: str) -> Path | None:
     return None
 
 
+def _reached(function: FunctionType) -> tuple[set[FunctionType], list[tuple[str, Any]]]:
+    """Marked functions that a function may call, itself among them, and the numbers and words around them by name."""
+    functions, values, todo = set[FunctionType](), list[tuple[str, Any]](), [function]
+    while todo:
+        one = todo.pop()
+        if one in functions:
+            continue
+        functions.add(one)
+        around = inspect.getclosurevars(one)
+        for name, value in sorted({**around.globals, **around.nonlocals}.items()):
+            if isinstance(value, FunctionType) and value in _marked:
+                todo.append(value)
+            elif isinstance(value, int | float | str | tuple):
+                values.append((name, value))
+    return functions, sorted(values, key=repr)
+
+
 def _keep(place: Path | None, code: bytes) -> None:
-    """Writes a file at once, so that nobody reads half of it; those of earlier texts go."""
+    """Writes a file at once, so that nobody reads half of it; those of earlier texts and the same conditions go."""
     if place is None:
         return
     for old in place.parent.glob(f"{place.name.rsplit('-', 1)[0]}-*.o"):
