@@ -18,6 +18,7 @@ from ridgeline.plan.rules import check
 from ridgeline.predict import Predictor
 from ridgeline.report.report import SearchReport
 from ridgeline.seams.context import context_style
+from ridgeline.seams.setting import Setting
 from ridgeline.search.complete import complete
 from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Group
@@ -349,7 +350,8 @@ def test_zero_2_offload_on_one_device_is_found() -> None:
 def test_savings_of_the_grid_are_bounded_and_measured_as_predict_does() -> None:
     job = Workload(task=Task.LORA, seq_len=2048, global_batch=8)
     predictor = Predictor(MODEL, cluster("2xRTX-4090"), job)
-    it = Searcher(predictor, replace(FAST, schedules=("1f1b",)).thrifty())
+    asked = Setting(model=MODEL, cluster=predictor.cluster, workload=job)
+    it = Searcher(predictor, replace(FAST, schedules=("1f1b",)).thrifty(asked))
     random = np.random.default_rng(1)
     seen = set()
     for group in whole(it):

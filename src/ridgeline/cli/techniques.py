@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import Field
-from math import isinf
+from math import isinf, isnan
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,14 +65,22 @@ def technique_as_dict(one: type[Technique]) -> dict[str, Any]:
         "parameters": [_parameter(name, each) for name, each in one.parameters().items()],
         "seams": [filled for seam in _seams(one) for filled in _filled(one, seam)],
         "declares": {name: getattr(one, name) for seam in _seams(one) for name in _declared(one, seam)},
-        "worth_trying": list(one.axes()),
-        "quality": one.quality,
+        "quality": quality_as_dict(one),
         "claims": list(one.claims),
         "export": dict(vars(one).get("export", {})),
         "owns": sorted(one.slots()),
         "needs": sorted(one.needs),
         "sources": [_source(each) for each in one.source],
     }
+
+
+def quality_as_dict(one: type[Technique] | Technique) -> dict[str, Any] | None:
+    """What a technique costs in accuracy, and who measured it; None where nobody is known to have."""
+    found = one.quality
+    if found is None:
+        return None
+    value = None if isnan(found.value) else found.value
+    return {"told": found.conditions, "value": value, "unit": found.unit, "source": found.source}
 
 
 def _source(told: str) -> dict[str, str | None]:
@@ -158,8 +166,11 @@ def _page(one: dict[str, Any]) -> list[Block]:
     blocks += [
         blank(),
         *([Line(text=f"declares {declares}")] if declares else []),
-        *(Line(text=f"tried    by a search for what fits, as {text}") for text in one["worth_trying"]),
-        *([Line(text=f"quality  {one['quality']}", hang=9)] if one["quality"] else []),
+        *(
+            [Line(text=f"quality  {one['quality']['told']} ({one['quality']['source']})", hang=9)]
+            if one["quality"]
+            else []
+        ),
         *(Line(text=f"claims   {claim}", hang=9) for claim in one["claims"]),
         *(Line(text=f"in       {program}: {words}", hang=9) for program, words in one["export"].items()),
         Line(text=f"owns     {', '.join(one['owns']) or 'nothing'}"),

@@ -16,13 +16,13 @@ from ridgeline.report.deployments import counted, deployment_text, objective_tex
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.seams.serving import Beams, Partition, Queue, of
+from ridgeline.seams.setting import Summary
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.sampling import SamplingBands, widened, widened_share
 from ridgeline.serving.shares import RequestShare
-from ridgeline.serving.traffic.summary import Summary
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _SERIES_ROWS = 12  # stretches of time shown

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from numpy.typing import NDArray
 
 from ridgeline.seams.registry import technique
-from ridgeline.seams.technique import Technique
+from ridgeline.seams.technique import EXACT, Technique
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Fact
+    from ridgeline.seams.setting import Setting
 
 Number = float | NDArray[Any]
 
@@ -70,9 +74,23 @@ class ContextStyle(Technique):
     """
 
     family: ClassVar[str] = "contexts"
+    quality: ClassVar[Fact | None] = EXACT
     by_heads: ClassVar[bool] = False
     halves: ClassVar[bool] = False
     by_turns: ClassVar[bool] = False
+
+    def applies(self, setting: Setting) -> str:
+        """Why it does not apply, in a phrase; '' where it does: to plans whose ranks divide a sequence."""
+        plan, attention = setting.train_plan, setting.attention
+        said = super().applies(setting) or ("" if attention else "the model has no attention")
+        if said or plan is None or attention is None:
+            return said
+        if plan.cp == 1:
+            return "no context-parallel ranks (cp 1)"
+        ranks = plan.tp * plan.cp
+        if self.by_heads and attention.heads % ranks:
+            return f"{attention.heads} heads are not divided by tp * cp = {ranks} ranks"
+        return ""
 
     def exchanges(self, attended: Attended, *, backward: bool) -> Iterable[Exchange | Layouts]:
         """What ranks exchange, and lay out anew, around the forward or the backward of one attention."""

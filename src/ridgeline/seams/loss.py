@@ -6,13 +6,16 @@ Shape letters: T tokens of a micro-batch on a rank, V vocabulary, D hidden.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ridgeline.seams.registry import kind, names, technique
+from ridgeline.seams.registry import names, technique
 from ridgeline.seams.technique import Technique
+
+if TYPE_CHECKING:
+    from ridgeline.seams.setting import Setting
 
 FP32_BYTES = 4.0
 Array = NDArray[np.float64]
@@ -86,6 +89,6 @@ def cross_entropy(name: str) -> CrossEntropy:
     return cast(CrossEntropy, technique("losses", name))
 
 
-def tried_losses() -> tuple[str, ...]:
-    """Losses that a search for what fits tries."""
-    return tuple(text for name in names("losses") for text in kind("losses", name).axes())
+def tried_losses(setting: Setting) -> tuple[str, ...]:
+    """Losses that are worth trying in a setting."""
+    return tuple(text for name in names("losses") for text in cross_entropy(name).axes(setting))

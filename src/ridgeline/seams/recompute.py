@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ridgeline.seams.registry import technique
-from ridgeline.seams.technique import Technique
+from ridgeline.seams.technique import EXACT, Technique
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Fact
+    from ridgeline.seams.setting import Setting
 
 SELECTIVE = "selective"  # the word for the rule that a framework's policy names
 RESULTS = ("product", "attention")
@@ -26,7 +30,16 @@ class RecomputeRule(Technique):
     """
 
     family: ClassVar[str] = "recompute"
+    quality: ClassVar[Fact | None] = EXACT
     by_layer: ClassVar[bool] = False
+
+    def applies(self, setting: Setting) -> str:
+        """Why it does not apply, in a phrase; '' where it does: where backward has something to compute again."""
+        said, job = super().applies(setting), setting.job
+        if said or job is None or not self.repeats():
+            return said
+        fused = job.attention_kernel != "unfused"
+        return "" if self.repeats(fused=fused) else "attention is fused: no scores are kept that it could drop"
 
     def stays(self, role: str) -> float:
         """Share of the tensors of a role that waits for backward [1]; the rest is computed again."""

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import PlanError
+from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.plan import Plan
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.technique import Technique
 
 if TYPE_CHECKING:
     from ridgeline.graph.model import Model
+    from ridgeline.plan.sampling import Division
 
 
 def together(techniques: Iterable[Technique]) -> tuple[Technique, ...]:
@@ -29,6 +32,26 @@ def together(techniques: Iterable[Technique]) -> tuple[Technique, ...]:
         if lost:
             raise PlanError(f"{one.key} needs something that fills '{lost[0]}'; add it, or leave {one.key} out")
     return chosen
+
+
+def filled_slots(plan: Plan | Deployment | Division) -> frozenset[str]:
+    """Slots that the degrees, options and techniques of a plan fill."""
+    if isinstance(plan, Deployment):
+        from ridgeline.seams.serving import occupied
+
+        return occupied(plan)
+    if not isinstance(plan, Plan):
+        return frozenset(name for name, size in vars(plan).items() if size > 1)
+    degrees = {"stages": plan.pp, "contexts": plan.cp, "tensor ranks": plan.tp, "expert ranks": plan.ep}
+    by_degree = {name for name, size in (*degrees.items(), ("data ranks", plan.dp)) if size > 1}
+    return frozenset(by_degree).union(*(one.slots() for one in map(listed, plan.technique)))
+
+
+def commute(one: Technique, other: Technique) -> bool:
+    """Whether two techniques that go together may stand in either order: rewrites of operators say so, others do."""
+    if not (isinstance(one, GraphRewrite) and isinstance(other, GraphRewrite)):
+        return True
+    return any(not each.commutes.isdisjoint((it.key, it.family)) for each, it in ((one, other), (other, one)))
 
 
 def rewritten(model: Model, texts: Sequence[str]) -> Model:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.errors import PlanError
 from ridgeline.seams.technique import Technique
+
+if TYPE_CHECKING:
+    from ridgeline.seams.setting import Setting
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -88,6 +91,21 @@ class PipelineSchedule(Technique):
     flows_add: ClassVar[bool] = False
     closed: ClassVar[bool] = True
     chunks_told: ClassVar[str] = "exactly 1; set chunks = 1 or schedule = 'interleaved'"
+
+    def applies(self, setting: Setting) -> str:
+        """Why it does not apply, in a phrase; '' where it does: to pipelines of a shape that it is defined for."""
+        said, job, plan = super().applies(setting), setting.job, setting.train_plan
+        if said or job is None or plan is None:
+            return said
+        if plan.pp == 1:
+            return "one pipeline stage (pp 1): there is nothing to order"
+        micro_batches = plan.micro_batches(job.global_batch)
+        most = max(1, len(setting.model.graph.layers) // plan.pp)
+        refusals = [
+            self.refusal(Shape(stages=plan.pp, chunks=chunks, micro_batches=micro_batches))
+            for chunks in self.chunk_counts(plan.pp, most)
+        ]
+        return min(refusals, key=bool) if refusals else f"{most} layers a stage, fewer than its chunks"
 
     def chunk_counts(self, stages: int, most: int) -> Iterable[int]:
         """Chunks of a stage that it may have on so many stages, at most `most` of them where it is free to choose."""

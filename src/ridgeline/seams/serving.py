@@ -11,12 +11,13 @@ Slots: `iterations` what an iteration is made of, `cache` what is held of a cont
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.deployment_slots import degree_slots, word_slots
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.resolve import together
@@ -25,6 +26,7 @@ from ridgeline.seams.technique import Technique, param
 if TYPE_CHECKING:
     from ridgeline.facts.engines import EnginePolicy
     from ridgeline.graph.model import Model
+    from ridgeline.seams.setting import Setting
 
 
 class Instance(Protocol):
@@ -70,9 +72,25 @@ class ServingTechnique(Technique):
 
     word: ClassVar[str] = ""
     told_by: ClassVar[str] = ""
+    kinds: ClassVar[frozenset[str]] = frozenset({"serving"})
     off: ClassVar[int | None] = None
     forgets_prefixes: ClassVar[bool] = False
     between: ClassVar[bool] = False
+
+    def applies(self, setting: Setting) -> str:
+        """Why it does not apply, in a phrase; '' where it goes with the deployment's degrees, options and techniques.
+
+        What hangs on the engine and its model `unfit` says, when there is one.
+        """
+        said, one = super().applies(setting), setting.deployment
+        if said or one is None:
+            return said
+        others = tuple(text for text in one.technique if listed(text).family != self.family)
+        try:
+            check_techniques(replace(one, technique=(*others, self.text)))
+        except PlanError as error:
+            return str(error).removeprefix("deployment: ").removesuffix("; leave one out")
+        return ""
 
     @property
     def applied(self) -> bool:
@@ -299,8 +317,14 @@ def step_tokens(deployment: Deployment) -> int:
 
 def fills(deployment: Deployment, slot: str) -> bool:
     """Whether a technique or word of a deployment fills a slot."""
-    known = (*(each.slots() for each in applied(deployment)), *(slots for _, slots in _words_slots(deployment)))
+    known = (*(each.slots() for each in applied(deployment)), *(slots for _, slots in word_slots(deployment)))
     return any(slot in slots for slots in known)
+
+
+def occupied(deployment: Deployment) -> frozenset[str]:
+    """Slots that the degrees, options and techniques of a deployment fill."""
+    chosen = map(listed, deployment.technique)
+    return frozenset().union(*(slots for _, slots in degree_slots(deployment)), *(one.slots() for one in chosen))
 
 
 def graph_texts(deployment: Deployment) -> tuple[str, ...]:
@@ -345,37 +369,10 @@ def label(one: Technique) -> str:
 def _check_slots(one: Deployment, chosen: Sequence[Technique]) -> None:
     """Raises where two own one slot, the deployment's own degrees and options among them."""
     owners: dict[str, str] = {}
-    for name, slots in (*_degree_slots(one), *((label(each), each.slots()) for each in chosen)):
+    for name, slots in (*degree_slots(one), *((label(each), each.slots()) for each in chosen)):
         for slot in sorted(slots):
             if slot in owners:
                 raise PlanError(
                     f"deployment: {owners[slot]} and {name} both fill '{slot}', which is not modelled; leave one out"
                 )
             owners[slot] = name
-
-
-def _degree_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
-    """What the degrees and options of a deployment fill, by the word that says so."""
-    said: tuple[tuple[str, object, str], ...] = (
-        (f"pp {one.pp}", one.pp > 1, "stages"),
-        (f"dp {one.dp}", one.dp > 1, "attention ranks"),
-        (f"ep {one.ep}", one.ep > 1, "expert ranks"),
-        (f"kv_ranks {one.kv_ranks}", one.kv_ranks > 1, "contexts"),
-        ("a pool", one.role is not Role.WHOLE, "roles"),
-        ("prefix_cache", one.prefix_cache, "prefixes"),
-        ("preemption swap", one.preemption is Preemption.SWAP, "host copies"),
-    )
-    yield from ((name, frozenset({slot})) for name, holds, slot in said if holds)
-    yield from _words_slots(one)
-
-
-def _words_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
-    """What the words fill that are no techniques yet."""
-    said: tuple[tuple[str, object, set[str]], ...] = (
-        ("draft_tokens", one.draft_tokens, {"iterations", "drafts"}),
-        ("expert_devices", one.expert_devices, {"iterations", "cache", "stages", "adapters", "expert ranks"}),
-        ("tokens_stay", one.tokens_stay, {"host copies", "adapters", "drafts", "affinity"}),
-        ("a pool", one.role is not Role.WHOLE, {"affinity"}),
-        ("fresh_kernels", one.fresh_kernels, {"kernels"}),
-    )  # fmt: skip
-    yield from ((name, frozenset(slots)) for name, holds, slots in said if holds)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar
+from math import nan
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.errors import PlanError
+from ridgeline.facts.records import Evidence, Fact
+
+if TYPE_CHECKING:
+    from ridgeline.seams.setting import Setting
 
 
 def param(
@@ -32,6 +37,18 @@ def param(
     )
 
 
+def accuracy(what: str, source: str, value: float = nan, unit: str = "") -> Fact:
+    """What a technique costs in accuracy, in words, as `source` measured it; a number in `unit` where it tells one."""
+    return Fact(value=value, unit=unit, source=source, conditions=what, evidence=Evidence.MEASURED)
+
+
+EXACT = Fact(
+    value=0.0, unit="1", source="definition", conditions="none: it computes the same numbers",
+    evidence=Evidence.DERIVED,
+)  # fmt: skip
+"""The `quality` of a technique that changes where and when things are computed, not what."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Technique:
     """One idea that fills seams. A subclass is a frozen dataclass whose fields are its parameters (`param`).
@@ -40,8 +57,10 @@ class Technique:
     optimizer, unless they are not `exclusive`. `source` are keys of `data/sources.bib`,
     or an address where the file is not of this package. `owns` are the slots that it fills alone: two owners of a slot
     are refused. `needs` are slots that something must fill. `quality` says what it costs in accuracy and who measured
-    it, `claims` what its authors say that it gains, `export` how programs call it in their own configuration. The
-    docstring is its page: what it does, where it stops.
+    it (`accuracy`, or `EXACT`; None where nobody is known to have), `claims` what its authors say that it gains,
+    `export` how programs call it in their own configuration. `kinds` are those of `Setting.kind` that it is of.
+    `commutes` are keys and families of others that change the model's operators, with which it may stand in either
+    order. The docstring is its page: what it does, where it stops.
     """
 
     key: ClassVar[str] = ""
@@ -50,7 +69,9 @@ class Technique:
     source: ClassVar[tuple[str, ...]] = ()
     owns: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    quality: ClassVar[str] = ""
+    quality: ClassVar[Fact | None] = None
+    kinds: ClassVar[frozenset[str]] = frozenset({"training"})
+    commutes: ClassVar[frozenset[str]] = frozenset()
     claims: ClassVar[tuple[str, ...]] = ()
     export: ClassVar[dict[str, str]] = {}
 
@@ -81,10 +102,19 @@ class Technique:
         """What it fills alone: its family where that is exclusive, and what it owns besides."""
         return cls.owns | ({cls.family} if cls.exclusive else frozenset())
 
-    @classmethod
-    def axes(cls) -> tuple[str, ...]:
-        """Texts of it that a search for what fits tries where a plan does not name another of its family."""
-        return ()
+    def applies(self, setting: Setting) -> str:
+        """Why it does not apply to a setting, in a phrase; '' where it does.
+
+        By default: it is of another kind of work, or needs a slot that nothing fills. Seams add what they know.
+        """
+        if setting.kind not in self.kinds:
+            return f"is of {' and '.join(sorted(self.kinds))}, not of {setting.kind}"
+        lost = sorted(self.needs - setting.slots) if setting.plan is not None else []
+        return f"needs something that fills '{lost[0]}'" if lost else ""
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """Texts of it that are worth trying in a setting: by default, as it is; none where another is always better."""
+        return (self.text,)
 
     @classmethod
     def summary(cls) -> str:

@@ -21,6 +21,7 @@ from ridgeline.predict.what_if import plan_sensitivities
 from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
 from ridgeline.seams.context import context_style
 from ridgeline.seams.resolve import rewritten
+from ridgeline.seams.setting import Setting
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Feasible, Group
@@ -342,7 +343,8 @@ def search(
     space = limits or Space()
     built = rewritten(model, space.techniques)
     predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
-    searcher = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty())
+    setting = Setting(model=built, cluster=cluster, workload=workload)
+    searcher = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty(setting))
     spread = searcher.run(top=top)
     ranked, searcher = with_fewer_nodes(searcher, spread, top=top)
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]

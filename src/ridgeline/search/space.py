@@ -16,6 +16,7 @@ from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import tried_losses
 from ridgeline.seams.registry import names
 from ridgeline.seams.schedule import PipelineSchedule
+from ridgeline.seams.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +61,10 @@ class Space:
         stated = self.fixed.get("technique", ())
         return stated if isinstance(stated, tuple) else ()
 
-    def thrifty(self) -> Space:
+    def thrifty(self, setting: Setting) -> Space:
         """The space with everything that holds less on the device tried as well."""
         both = (False, True)
-        losses = (Plan.loss, *tried_losses())
+        losses = tuple(dict.fromkeys((Plan.loss, *tried_losses(setting))))
         return replace(self, offload_weights=both, offload_activations=both, optimizer_in_backward=both, loss=losses)
 
     def narrowed(self) -> Space:

@@ -2,47 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.seams.setting import Lengths, Summary
 from ridgeline.serving.traffic.traffic import Traffic
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """Lengths of the prompts or answers of a traffic [token]."""
-
-    total: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-    most: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A traffic in a few numbers.
-
-    `rate_per_s` is (N - 1) / span, None where all requests arrive at once. `burstiness` [1] is the coefficient of
-    variation of the gaps between arrivals: 1 for Poisson, 0 for even spacing. `repeated_share` [1] is the share of
-    prefix blocks that an earlier request named: the hit rate of a cache without limit. `waiting` counts requests
-    that wait for another one's end.
-    """
-
-    requests: int
-    span_s: float
-    rate_per_s: float | None
-    burstiness: float | None
-    prompt: Lengths
-    output: Lengths
-    repeated_share: float | None
-    sessions: int
-    clients: int
-    waiting: int
-    dropped: int
 
 
 def summarize(traffic: Traffic) -> Summary:

@@ -11,8 +11,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ridgeline.facts.records import Fact
 from ridgeline.seams.loss import Array, CrossEntropy, Logits
-from ridgeline.seams.technique import param
+from ridgeline.seams.setting import Setting
+from ridgeline.seams.technique import EXACT, param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,7 @@ class Whole(CrossEntropy):
     """All logits of a micro-batch at once."""
 
     key: ClassVar[str] = "whole"
+    quality: ClassVar[Fact | None] = EXACT
     source: ClassVar[tuple[str, ...]] = ("pytorch",)
 
     def held_bytes(self, logits: Logits) -> ArrayLike:
@@ -36,8 +39,13 @@ class Chunked(CrossEntropy):
     """
 
     key: ClassVar[str] = "chunked"
+    quality: ClassVar[Fact | None] = EXACT
     source: ClassVar[tuple[str, ...]] = ("torchtune",)
     chunks: int = param(8, "1", "chunks of a micro-batch's tokens", low=1, high=1_000_000)
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: `fused` holds less in the same time."""
+        return ()
 
     def held_bytes(self, logits: Logits) -> ArrayLike:
         """The logits in 16 bits, and what else the program holds of them for one chunk [byte]."""
@@ -60,13 +68,9 @@ class Fused(CrossEntropy):
     """
 
     key: ClassVar[str] = "fused"
+    quality: ClassVar[Fact | None] = EXACT
     source: ClassVar[tuple[str, ...]] = ("liger-kernel-2024",)
     early_gradient: ClassVar[bool] = True
-
-    @classmethod
-    def axes(cls) -> tuple[str, ...]:
-        """As it is."""
-        return (cls.key,)
 
     def held_bytes(self, logits: Logits) -> ArrayLike:
         """A chunk's logits and the gradient of the hidden states [byte]."""

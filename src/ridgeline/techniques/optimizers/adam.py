@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ridgeline.graph.workload import PRECISIONS
+from ridgeline.seams.setting import Setting
 from ridgeline.seams.states import FP32_BYTES, Elementwise
 
 
@@ -26,6 +28,10 @@ class Adam(AdamW):
     key: ClassVar[str] = "adam"
     source: ClassVar[tuple[str, ...]] = ("adam-2015",)
 
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: it keeps and moves what AdamW does."""
+        return ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdamWInWeightsFormat(AdamW):
@@ -33,3 +39,10 @@ class AdamWInWeightsFormat(AdamW):
 
     key: ClassVar[str] = "adamw-bf16"
     bytes_each: ClassVar[float] = FP32_BYTES
+
+    def applies(self, setting: Setting) -> str:
+        """Why it does not apply, in a phrase; '' where it does: moments follow weights that are trained in bf16."""
+        said, job = super().applies(setting), setting.job
+        if said or job is None or PRECISIONS[job.precision].master_bytes == 0.0:
+            return said
+        return f"precision {job.precision} keeps fp32 copies of weights, whose moments are fp32; say bf16-pure"

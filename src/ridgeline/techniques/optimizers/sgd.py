@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ridgeline.seams.setting import Setting
 from ridgeline.seams.states import FP32_BYTES, Elementwise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd(Elementwise):
+class _Descent(Elementwise):
+    """Gradient descent, which steps as no adaptive optimizer does: nobody takes it in place of one for its speed."""
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: it is another training run, not the same one cheaper."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd(_Descent):
     """Stochastic gradient descent: no state."""
 
     key: ClassVar[str] = "sgd"
@@ -18,7 +28,7 @@ class Sgd(Elementwise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SgdMomentum(Elementwise):
+class SgdMomentum(_Descent):
     """Stochastic gradient descent with momentum: one fp32 number of every trained one."""
 
     key: ClassVar[str] = "sgd-momentum"

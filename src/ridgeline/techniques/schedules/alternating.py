@@ -12,7 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ridgeline.facts.records import Fact
 from ridgeline.seams.schedule import Durations, Integers, Order, PipelineSchedule, Shape
+from ridgeline.seams.technique import EXACT
 from ridgeline.training.pipeline import alternating
 
 
@@ -21,6 +23,7 @@ class GPipe(PipelineSchedule):
     """GPipe: all forwards of a step, then all backwards; every micro-batch waits in memory."""
 
     key: ClassVar[str] = "gpipe"
+    quality: ClassVar[Fact | None] = EXACT
     source: ClassVar[tuple[str, ...]] = ("gpipe-2019",)
     alone: ClassVar[bool] = True
     flows_add: ClassVar[bool] = True
@@ -44,6 +47,7 @@ class OneForwardOneBackward(PipelineSchedule):
     """1F1B: a backward follows each forward as soon as it can, so that stage s keeps at most P - s micro-batches."""
 
     key: ClassVar[str] = "1f1b"
+    quality: ClassVar[Fact | None] = EXACT
     source: ClassVar[tuple[str, ...]] = ("pipedream-1f1b-2021",)
     alone: ClassVar[bool] = True
 
@@ -61,6 +65,7 @@ class Interleaved(PipelineSchedule):
     """Interleaved 1F1B: each stage holds several chunks of the model, which divides the bubble by their number."""
 
     key: ClassVar[str] = "interleaved"
+    quality: ClassVar[Fact | None] = EXACT
     source: ClassVar[tuple[str, ...]] = ("interleaved-1f1b-2021",)
     chunks_told: ClassVar[str] = ">= 2; set chunks = 2 or schedule = '1f1b'"
 

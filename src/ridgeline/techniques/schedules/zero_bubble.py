@@ -12,7 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ridgeline.facts.records import Fact
 from ridgeline.seams.schedule import Durations, Integers, Order, PipelineSchedule, Shape
+from ridgeline.seams.technique import EXACT
 from ridgeline.training.zero_bubble import Skeleton, filled_order, folded_skeletons, straight_skeletons
 
 
@@ -21,6 +23,7 @@ class _Filled(PipelineSchedule):
     """Skeletons of forwards and input backwards, filled with weight parts by their real times."""
 
     source: ClassVar[tuple[str, ...]] = ("zero-bubble-2024",)
+    quality: ClassVar[Fact | None] = EXACT
     splits: ClassVar[bool] = True
 
     def cap(self, stages: int) -> int:

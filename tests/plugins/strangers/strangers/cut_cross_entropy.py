@@ -30,11 +30,6 @@ class CutCrossEntropy(CrossEntropy):
     skipped: float = param(0.0, "1", "share of blocks of logits that backward skips", high=1.0)
     fp32: bool = param(False, "", "sum gradients in fp32")
 
-    @classmethod
-    def axes(cls) -> tuple[str, ...]:
-        """As it is: a search for what fits tries it."""
-        return (cls.key,)
-
     def held_bytes(self, logits: Logits) -> ArrayLike:
         """A log-sum-exp and the target's logit of each token, a mean of each entry of the vocabulary [byte]."""
         tokens = 2.0 * logits.tokens * (1.0 + logits.waiting)
