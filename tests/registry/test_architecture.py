@@ -31,7 +31,12 @@ def test_what_the_page_names_exists(file: str, name: str) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_files_of_the_page_exist(file: str) -> None:
-    for written, meant in (("FAMILY/NAME.py", "optimizers/muon.py"), ("NAME.json", "dbrx.json"), ("NAME.toml", "")):
+    for written, meant in (
+        ("FAMILY/NAME.py", "optimizers/muon.py"),
+        ("NAME.json", "dbrx.json"),
+        ("NNN-NAME.toml", ""),
+        ("NAME.toml", ""),
+    ):
         file = file.replace(written, meant)
     assert any((folder / file).exists() for folder in (ROOT, ROOT / "src" / "ridgeline"))
 

@@ -160,6 +160,21 @@ COMMANDS["check"] = Spec(
         "as_json": _JSON,
     },
 )  # fmt: skip
+COMMANDS["claims"] = Spec(
+    run="claiming.claims",
+    short_help="Compare predictions with what papers report.",
+    help="Show what papers report, how each claim is checked, the paper's number, ours with interval, and the verdict.",
+    epilog="""\b
+Examples:
+  ridgeline claims --family train-parallel
+  ridgeline claims --paper GPipe -v""",
+    own={
+        "family": _option(_TEXT, "--family", "only papers of this family, e.g. moe-serve", metavar="NAME"),
+        "paper": _option(_TEXT, "--paper", "only this paper, by its number or system", metavar="N|SYSTEM"),
+        "verbose": _option(bool, "-v", "show the derivation: commands, values, settings and sources", False),
+        "as_json": _JSON,
+    },
+)  # fmt: skip
 COMMANDS["fit"] = Spec(
     run="fitting.fit",
     short_help="Refit the mechanisms from public operator tables.",

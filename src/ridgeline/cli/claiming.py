@@ -1,0 +1,73 @@
+"""The command `claims`: what papers report beside what is predicted for their settings."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from ridgeline.claims.files import papers
+from ridgeline.claims.text import claims_blocks
+from ridgeline.claims.verdicts import rows_of, summarise
+from ridgeline.cli.refusals import refusal
+from ridgeline.cli.screen import printed, progress_bar
+from ridgeline.errors import RidgelineError, UnknownNameError
+from ridgeline.facts.ledger import LedgerRow, ledger
+
+_WIDTH = 160  # columns of a table that is piped
+
+
+def claims(given: SimpleNamespace) -> None:
+    """Prints a row for each claim of the papers that are asked for, and the summary."""
+    wanted, known = _wanted(given.family, given.paper), papers()
+    rows: list[dict[str, Any]] = []
+    with progress_bar("checking claims") as told:
+        for place, row in enumerate(wanted, start=1):
+            rows += rows_of(row, known.get(row.n), asked)
+            if told is not None:
+                told(place, len(wanted))
+    summary = summarise(rows)
+    printed(
+        given.as_json,
+        lambda: {"rows": rows, "summary": summary},
+        lambda: claims_blocks(rows, summary, verbose=given.verbose),
+        width=_WIDTH,
+    )
+
+
+def _wanted(family: str | None, paper: str | None) -> list[LedgerRow]:
+    """The papers of a family, one by its number or system, or all; raises `UnknownNameError` where there is none."""
+    rows = list(ledger().values())
+    if family is not None:
+        if family not in {row.family for row in rows}:
+            raise UnknownNameError("family", family, sorted({row.family for row in rows}))
+        rows = [row for row in rows if row.family == family]
+    if paper is not None:
+        word = paper.casefold()
+        found = [row for row in rows if word in (str(row.n), row.system.casefold())]
+        if not found:
+            raise UnknownNameError("paper", paper, [row.system for row in rows], hint="or its number, 1 to 228")
+        rows = found
+    return rows
+
+
+@cache
+def asked(command: str) -> Mapping[str, Any]:
+    """The JSON of a command, run in this process, with its `exit_code`; a refusal is an answer too."""
+    from ridgeline.cli.main import run
+
+    out = io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(io.StringIO()):
+            code = run([*shlex.split(command), "--json"])
+        answer = json.loads(out.getvalue())
+    except RidgelineError as error:
+        return refusal(error)
+    except ValueError as error:
+        return {"error": f"no answer: {error}", "exit_code": 2}
+    return {"exit_code": code, **answer} if isinstance(answer, dict) else {"exit_code": code, "list": answer}

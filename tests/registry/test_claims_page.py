@@ -1,0 +1,155 @@
+"""Files of claims keep the ledger's rules, and docs/claims.md tells all papers.
+
+`python tests/registry/test_claims_page.py` writes its tables anew. Figures of commands that take long are not on the
+page, so that none can be stale: the test computes every figure that it shows.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ridgeline.claims.files import COMPUTED, PREDICTED, Paper, PaperClaim, papers
+from ridgeline.claims.text import ours_text, theirs_text
+from ridgeline.claims.verdicts import outcome
+from ridgeline.cli.claiming import asked
+from ridgeline.facts.ledger import LedgerRow, ledger
+from ridgeline.seams.registry import families, names
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "claims.md"
+MARK = "<!-- What follows is written by tests/registry/test_claims_page.py. -->\n"
+QUICK = {"predict", "op", "catalog", "techniques"}
+COMMON = 128  # whole numbers up to here are degrees and batches too, and may coincide
+PLANNERS = {"plan", "simulate", "predict", "advise"}
+every = pytest.mark.parametrize("paper", papers().values(), ids=lambda one: f"{one.paper:03d}")
+
+
+def commands(claim: PaperClaim) -> list[str]:
+    return [each.command for each in claim.answers.values()]
+
+
+def verbs(claim: PaperClaim) -> set[str]:
+    return {command.split()[0] for command in commands(claim)}
+
+
+@every
+def test_its_technique_is_in_the_registry(paper: Paper) -> None:
+    assert not paper.technique or any(paper.technique in names(family) for family in families())
+
+
+@every
+def test_it_tells_where_its_numbers_stand(paper: Paper) -> None:
+    assert paper.sources
+    assert all(claim.place for claim in paper.claims if claim.checked in COMPUTED)
+
+
+@every
+def test_it_works_by_the_rule_of_its_kind(paper: Paper) -> None:
+    if paper.status != "works":
+        return
+    computed = [claim for claim in paper.claims if claim.checked in COMPUTED]
+    predicted = [claim for claim in computed if claim.checked in PREDICTED]
+    match ledger()[paper.paper].kind:
+        case "MODEL":
+            assert predicted, "a MODEL computes its headline by a command"
+        case "PLAN":
+            compared = [claim for claim in predicted if len(claim.answers) > 1 and verbs(claim) & PLANNERS]
+            assert compared, "a PLAN is compared with its baseline"
+        case "BENCH" | "ACCURACY":
+            assert any(claim.answers for claim in computed), "its metric, data or cost side comes from a command"
+
+
+def written(number: float) -> set[str]:
+    """The forms in which a number may be written."""
+    return {f"{number:g}", f"{number:.1f}", f"{number:.2f}", str(number)}
+
+
+@every
+def test_what_is_predicted_does_not_use_the_claimed_number(paper: Paper) -> None:
+    for claim in paper.claims:
+        theirs = claim.theirs
+        if claim.checked in PREDICTED and theirs is not None and not (theirs % 1 == 0 and theirs <= COMMON):
+            told = " ".join([*commands(claim), claim.ours])
+            found = set(re.findall(r"(?<![\w.])\d+(?:\.\d+)?", told))
+            assert not found & written(theirs), f"{claim.text}: its command or formula has the claimed number"
+
+
+@every
+def test_its_commands_can_be_run_by_anybody(paper: Paper) -> None:
+    for claim in paper.claims:
+        for command in commands(claim):
+            words = shlex.split(command)
+            assert words[0] != "claims"
+            files = [word for word in words if re.search(r"\.(toml|json|tsv|csv)$", word) and "{" not in word]
+            assert not files, f"{command}: a file that is not in the package"
+
+
+def test_no_fact_rests_on_a_claim() -> None:
+    """What claims say is read by the room of claims alone: no fact, recipe or policy can come from there."""
+    readers = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "src" / "ridgeline").rglob("*.py")
+        if re.search(r"""ledger\.tsv|["']claims/|facts\.ledger|ridgeline\.claims""", path.read_text(encoding="utf-8"))
+    ]
+    allowed = re.compile(r"src/ridgeline/(claims/\w+|facts/ledger|cli/(claiming|options))\.py")
+    assert not [path for path in readers if not allowed.fullmatch(path)]
+
+
+# the tables of docs/claims.md ----------------------------------------------------------------------
+
+
+@cache
+def listed() -> str:
+    """All papers as Markdown, a table for each family."""
+    parts = []
+    for family in sorted({row.family for row in ledger().values()}):
+        head = "| paper | kind, status | claim | checked | paper's | ours |"
+        lines = [line for row in ledger().values() if row.family == family for line in _lines(row)]
+        parts.append("\n".join([f"## {family}", "", head, "|---|---|---|---|---|---|", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _lines(row: LedgerRow) -> list[str]:
+    paper, system = papers().get(row.n), f"{row.n} {row.system}"
+    if paper is None:
+        return [_row(system, f"{row.kind}, not yet", row.claims, "not yet", "", "")]
+    state = f"{row.kind}, {paper.status}" + (f": {paper.missing}" if paper.missing else "")
+    found = [
+        _row("", "", claim.text, claim.checked, theirs_text(claim.theirs, claim.bound, claim.unit), _ours(row, claim))
+        for claim in paper.claims
+    ]
+    return [found[0].replace("|  |  |", f"| {system} | {state} |", 1), *found[1:]]
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _ours(row: LedgerRow, claim: PaperClaim) -> str:
+    if claim.checked not in COMPUTED:
+        return ""
+    if verbs(claim) - QUICK:
+        return f"`ridgeline claims --paper {row.n}`"
+    found = outcome(claim, asked)
+    told = found.reason if found.ours is None else ours_text(found.ours, found.low, found.high, claim.checked)
+    return f"{told}: {found.verdict}"
+
+
+def test_the_page_tells_every_paper() -> None:
+    told = PAGE.read_text(encoding="utf-8").partition(MARK)[2]
+    assert told == "\n" + listed(), "run python tests/registry/test_claims_page.py"
+
+
+def renew() -> None:
+    """Writes the tables of the page."""
+    head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
+    PAGE.write_text(head + MARK + "\n" + listed(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    renew()
