@@ -12,10 +12,11 @@ from ridgeline.cli.main import run
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Role
 from ridgeline.predict.drafts import _pace, drafted, drafted_for, simulate_drafted
 from ridgeline.predict.serving import simulate_serving
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, replaced
+from ridgeline.seams.serving import Speculation, of
 from ridgeline.serving.clock import last_stage
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import decode_parts
@@ -26,20 +27,20 @@ CHAIN = deployed(tp=2, draft_tokens=3, acceptance=0.7)
 TRAFFIC = asked_traffic({"rate": 4.0, "prompt": (256, 256), "output": (64, 64), "requests": 40})[0]
 
 
-def made(draft: str, **words: float) -> Deployment:
+def made(draft: str, **words: float) -> Speculation:
     at = {"batch": 4.0, "context": 512.0, "prompt": 256.0} | words
-    return drafted(TARGET, load(draft), machine(WHERE), CHAIN, **at)
+    return of(drafted(TARGET, load(draft), machine(WHERE), CHAIN, **at), Speculation)
 
 
 def test_weights_and_cache_are_those_of_the_draft_divided_as_the_target() -> None:
     """Llama-3.2-1B: 16 layers of 8 heads of 64 keys and values, 16 x 8 x 128 x 2 bytes a token, half on each device."""
     one = made("llama-3.2-1b")
-    assert one.draft_token_bytes == 16 * 8 * 128 * 2 / 2
-    assert one.draft_bytes == pytest.approx(load("llama-3.2-1b").graph.params * 2 / 2, rel=0.02)
+    assert one.token_bytes == 16 * 8 * 128 * 2 / 2
+    assert one.held_bytes == pytest.approx(load("llama-3.2-1b").graph.params * 2 / 2, rel=0.02)
 
 
 def test_a_larger_draft_takes_a_larger_share_and_a_model_itself_less_than_a_step_of_all_its_drafts() -> None:
-    small, same = made("llama-3.2-1b").draft_share, made("llama-3.1-8b").draft_share
+    small, same = made("llama-3.2-1b").share, made("llama-3.1-8b").share
     assert small is not None
     assert same is not None
     assert 0.02 < small < same <= 1.0
@@ -48,11 +49,12 @@ def test_a_larger_draft_takes_a_larger_share_and_a_model_itself_less_than_a_step
 
 def test_the_cache_shrinks_by_what_the_draft_holds() -> None:
     report = simulate_drafted(load("llama-3.2-1b"), TARGET, WHERE, [CHAIN], TRAFFIC)
-    plain = simulate_serving(TARGET, WHERE, [replace(CHAIN, draft_share=0.1)], TRAFFIC)
+    plain = simulate_serving(TARGET, WHERE, [replaced(CHAIN, draft_share=0.1)], TRAFFIC)
     one, (held,), (alone,) = report.deployments[0], report.capacities, plain.capacities
-    assert held.weights_bytes == pytest.approx(alone.weights_bytes + one.draft_bytes)
-    assert held.token_bytes == pytest.approx(alone.token_bytes + one.draft_token_bytes)
-    assert held.cache_tokens == int((alone.cache_bytes - one.draft_bytes) / held.token_bytes)
+    drafts = of(one, Speculation)
+    assert held.weights_bytes == pytest.approx(alone.weights_bytes + drafts.held_bytes)
+    assert held.token_bytes == pytest.approx(alone.token_bytes + drafts.token_bytes)
+    assert held.cache_tokens == int((alone.cache_bytes - drafts.held_bytes) / held.token_bytes)
     again = simulate_serving(TARGET, WHERE, [one], TRAFFIC)
     assert again.metrics == report.metrics
     assert any("llama-3.2-1b drafts a token in" in text for text in report.assumed)
@@ -60,10 +62,10 @@ def test_the_cache_shrinks_by_what_the_draft_holds() -> None:
 
 def test_a_draft_reads_every_prompt_before_the_first_token() -> None:
     """Prompts of a model that drafts for itself take twice their time on the device."""
-    share = made("llama-3.1-8b").draft_prompt_share
+    share = made("llama-3.1-8b").prompt_share
     assert share == pytest.approx(1.0)
     none, all_of_it = (
-        simulate_serving(TARGET, WHERE, [replace(CHAIN, draft_share=0.1, draft_prompt_share=each)], TRAFFIC)
+        simulate_serving(TARGET, WHERE, [replaced(CHAIN, draft_share=0.1, draft_prompt_share=each)], TRAFFIC)
         for each in (0.0, 1.0)
     )
     assert "drafts" not in none.prefill_parts
@@ -80,13 +82,13 @@ def test_pools_both_hold_what_drafts_and_send_its_cache(draft: str | None) -> No
     pools = [replace(CHAIN, tp=1, role=role) for role in (Role.PREFILL, Role.DECODE)]
     run = simulate_serving if draft is None else partial(simulate_drafted, load(draft))
     report = run(model=TARGET, cluster=WHERE, deployments=pools, traffic=TRAFFIC)
-    plain = simulate_serving(TARGET, WHERE, [replace(one, draft_tokens=0) for one in pools], TRAFFIC)
+    plain = simulate_serving(TARGET, WHERE, [replaced(one, draft_tokens=0) for one in pools], TRAFFIC)
     extra = 1 / 32 if draft is None else 16 * 8 * 128 * 2 / (32 * 8 * 256 * 2)
     for held, alone in zip(report.capacities, plain.capacities, strict=True):
         assert held.token_bytes == pytest.approx(alone.token_bytes * (1 + extra))
         assert held.weights_bytes > alone.weights_bytes
     assert report.replay.moves == plain.replay.moves > 0
-    unread = [replace(one, draft_prompt_share=0.0) for one in report.deployments]
+    unread = [replaced(one, draft_prompt_share=0.0) for one in report.deployments]
     assert report.metrics.ttft.p50 > simulate_serving(TARGET, WHERE, unread, TRAFFIC).metrics.ttft.p50
 
 
@@ -95,7 +97,9 @@ def test_of_a_pipeline_the_last_stage_holds_the_draft_and_each_batch_waits_for_i
     where = machine(WHERE)
     known = drafted(TARGET, load("llama-3.2-1b"), where, one, batch=4.0, context=512.0, prompt=256.0)
     alone = made("llama-3.2-1b")
-    assert known.draft_bytes == pytest.approx(2 * alone.draft_bytes)  # not divided over stages, nor over tp 2
+    assert of(known, Speculation).held_bytes == pytest.approx(
+        2 * alone.held_bytes
+    )  # not divided over stages, nor over tp 2
     made_one = engine(TARGET, where, known)
     rule = made_one.rule(made_one.tables(longest_prompt=256, longest=512))
     assert rule["hops"] == 1
@@ -122,13 +126,13 @@ def test_what_is_not_modelled_is_refused(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_search_gives_every_deployment_the_share_of_its_own_batch(capsys: pytest.CaptureFixture[str]) -> None:
     """The batch with which all ranks keep pace: as many tokens a second as the traffic asks for, and no fewer do."""
     share_of = drafted_for(TARGET, load("llama-3.2-1b"), WHERE, TRAFFIC)
-    slow, quick = share_of(replace(CHAIN, tp=1)), share_of(CHAIN)
-    assert slow.draft_share != quick.draft_share
-    assert slow.draft_bytes == pytest.approx(2 * quick.draft_bytes)
+    slow, quick = (of(share_of(one), Speculation) for one in (replace(CHAIN, tp=1), CHAIN))
+    assert slow.share != quick.share
+    assert slow.held_bytes == pytest.approx(2 * quick.held_bytes)
     one = engine(TARGET, machine(WHERE), CHAIN)
     batch = _pace(one, 2000.0, 300.0, 256.0)
     step_s = sum(decode_parts(one, one.tables(longest_prompt=301, longest=301), batch, 300.0).values())
-    assert batch * one.deployment.gained / step_s == pytest.approx(2000.0, rel=1e-3)
+    assert batch * of(one.deployment, Speculation).gained / step_s == pytest.approx(2000.0, rel=1e-3)
     asked = ["plan", "llama-3.1-8b", "--serve", "--on", "2xH100-SXM", "--rate", "4", "--requests", "20", "--json"]
     words = ["--draft-tokens", "3", "--acceptance", "0.7", "--draft-model", "llama-3.2-1b"]
     assert run([*asked, *words]) == 0

@@ -26,12 +26,13 @@ from ridgeline.predict import Evaluation, Predictor
 from ridgeline.scenario.fields import WORDS
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
+from ridgeline.seams.deployment_slots import check_techniques
 from ridgeline.seams.loss import CrossEntropy, Logits
 from ridgeline.seams.recompute import RESULTS, WORK, RecomputeRule
 from ridgeline.seams.registry import families, made, names, technique
 from ridgeline.seams.resolve import rewritten, together
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, PipelineSchedule, Shape
-from ridgeline.seams.serving import ServingTechnique, check_techniques
+from ridgeline.seams.serving import ServingTechnique
 from ridgeline.seams.states import OptimizerStates, Tensor
 from ridgeline.seams.technique import Technique
 from ridgeline.serving.engine import engine
@@ -180,10 +181,11 @@ def test_a_parameter_works_or_is_refused_at_its_bounds_and_is_refused_beyond(key
         if np.isinf(bound):
             continue
         at = int(bound) if whole else float(bound)
-        told = refusal(one, {name: at})
+        several = isinstance(field.default, tuple)
+        told = refusal(one, {name: (at,) if several else at})
         assert not told or key in told or SERVED[key].word in told or "will not start" in told
         with pytest.raises(PlanError, match=f"{key}: {name} = .*, needs"):
-            made(one.family, key, {name: at + away})
+            made(one.family, key, {name: (at + away,) if several else at + away})
 
 
 def values(key: str) -> st.SearchStrategy[dict[str, object]]:
@@ -191,7 +193,10 @@ def values(key: str) -> st.SearchStrategy[dict[str, object]]:
     drawn: dict[str, st.SearchStrategy[object]] = {}
     for name, field in EVERY[key].parameters().items():
         low, high = field.metadata["low"], min(field.metadata["high"], 1e12)
-        if isinstance(field.default, bool):
+        if isinstance(field.default, tuple):
+            each = st.integers(int(low), int(high)) if field.metadata["whole"] else st.floats(low, high)
+            drawn[name] = st.lists(each, max_size=4).map(tuple)
+        elif isinstance(field.default, bool):
             drawn[name] = st.booleans()
         elif field.metadata["whole"]:
             drawn[name] = st.integers(int(low), int(high))

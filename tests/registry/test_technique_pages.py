@@ -25,7 +25,7 @@ from ridgeline.cli.techniques import ALWAYS, range_text, technique_as_dict, writ
 from ridgeline.facts.store import sources
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.serving import ServingTechnique
-from ridgeline.seams.technique import Technique
+from ridgeline.seams.technique import Technique, shown
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "techniques.md"
@@ -68,7 +68,8 @@ def test_its_parameters_have_unit_range_and_help(one: type[Technique]) -> None:
         if not isinstance(each.default, bool | str):
             assert told["unit"], f"{place} has no unit"
             assert isfinite(told["low"]) and told["low"] < told["high"] < float("inf"), f"{place} has no range"  # noqa: PT018
-            assert each.default is None or told["low"] <= each.default <= told["high"], (
+            numbers = each.default if isinstance(each.default, tuple) else (each.default,)
+            assert each.default is None or all(told["low"] <= number <= told["high"] for number in numbers), (
                 f"{place}: the default is out of its range"
             )
 
@@ -145,7 +146,7 @@ def listed() -> str:
 def _row(one: type[Technique]) -> str:
     page = technique_as_dict(one)
     parameters = "; ".join(
-        f"`{each['name']}` = {each['default']} ({range_text(each)} {each['unit']}): {each['help']}"
+        f"`{each['name']}` = {shown(each['default'])} ({range_text(each)} {each['unit']}): {each['help']}"
         for each in page["parameters"]
     )
     cited = "; ".join(_cited(key) for key in one.source)

@@ -11,8 +11,9 @@ from ridgeline.errors import InputError, PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
 from ridgeline.plan.deployment import Preemption, Role, Router
 from ridgeline.scenario.serving import ServingScenario, deployments_of, read_serving, serving_from_words
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, said
 from ridgeline.scenario.training import read_scenario
+from ridgeline.seams.serving import Speculation, of
 
 FILE = """\
 [model]
@@ -175,16 +176,18 @@ def test_a_tree_of_drafts_is_read_with_the_acceptance_of_each_candidate() -> Non
     machine = {"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "1xH100-SXM"}, "workload": {"rate": 1.0}}
     asked = serving_from_words({**machine, "plan": {"draft_tree": "4x2x1", "acceptance": "0.6, 0.15,0.08,0.04"}})
     one = asked.deployments[0]
-    assert (one.draft_tokens, one.draft_tree, one.next_acceptance) == (20, (4, 2, 1), (0.15, 0.08, 0.04))
-    assert one.gained == pytest.approx(1 + 0.87 + 0.87 * 0.75 + 0.87 * 0.75 * 0.6)
+    words = said(one)
+    assert (words["draft_tree"], words["next_acceptance"]) == ((4, 2, 1), (0.15, 0.08, 0.04))
+    assert of(one, Speculation).drafted == 20
+    assert of(one, Speculation).gained == pytest.approx(1 + 0.87 + 0.87 * 0.75 + 0.87 * 0.75 * 0.6)
     listed = serving_from_words({**machine, "plan": {"draft_tree": "4x2x1", "acceptance": [0.6, 0.15, 0.08, 0.04]}})
     assert listed.deployments == asked.deployments
     for words, told in (
         ({"draft_tree": "4xx1", "acceptance": 0.6}, "'4xx1' is no tree; write candidates"),
-        ({"draft_tree": "64x64", "acceptance": 0.6}, "'64x64' holds 4,160 tokens, at most 1,024"),
+        ({"draft_tree": "64x64", "acceptance": 0.6}, "draft_tree = 64/64 holds 4,160 tokens, at most 1,024"),
         ({"draft_tree": "2"}, "'--draft-tree': drafts are accepted with a probability that is not said"),
     ):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises((InputError, PlanError), match=told):
             serving_from_words({**machine, "plan": words})
     with pytest.raises(PlanError, match="leave draft_tokens or draft_tree out"):
         serving_from_words({**machine, "plan": {"draft_tree": "2", "draft_tokens": 2, "acceptance": "0.6,0.1"}})
@@ -195,7 +198,7 @@ def test_a_share_may_be_all(end: object) -> None:
     """Bounds name what is allowed: `needs 0 <= value <= 1`, and 1 is."""
     machine = {"model": {"name": "llama-3.1-8b"}, "cluster": {"name": "1xH100-SXM"}, "workload": {"rate": 1.0}}
     asked = serving_from_words({**machine, "plan": {"draft_tokens": 2, "acceptance": end}})
-    assert asked.deployments[0].gained == 3.0
+    assert of(asked.deployments[0], Speculation).gained == 3.0
     with pytest.raises(InputError, match=r"'1\.01' is out of range; needs 0 <= value <= 1"):
         serving_from_words({**machine, "plan": {"draft_tokens": 2, "acceptance": 1.01}})
 

@@ -15,7 +15,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "nano_tokens": {"nano_tokens": 512},
     "two_batch_overlap": {"two_batch_overlap": True},
     "draft_tokens": {"draft_tokens": 2, "acceptance": 0.5},
-    "draft_tree": {"draft_tree": (2,), "draft_tokens": 2, "acceptance": 0.5, "next_acceptance": (0.1,)},
+    "draft_tree": {"draft_tree": (2,), "acceptance": 0.5, "next_acceptance": (0.1,)},
     "adapters": {"adapters": 4},
     "kv_kept": {"kv_kept": 64},
     "kv_fetched": {"kv_fetched": 64},
@@ -50,7 +50,7 @@ REFUSED = {
         "adapters beam_width borrows draft_tokens draft_tree elastic_tokens expert_devices kv_fetched kv_kept "
         "kv_ranks pp split tokens_stay "
     ),
-    "draft_tokens": "beam_width borrows elastic_tokens expert_devices kv_fetched split tokens_stay",
+    "draft_tokens": "draft_tree beam_width borrows elastic_tokens expert_devices kv_fetched split tokens_stay",
     "draft_tree": "beam_width borrows elastic_tokens expert_devices kv_fetched split tokens_stay",
     "adapters": "borrows expert_devices split tokens_stay",
     "kv_kept": (
@@ -98,6 +98,13 @@ def test_what_is_not_modelled_together_is_refused_and_all_else_is_not(one: str, 
 
 
 MEANT = {
+    "draft-chain(acceptance=0.5,tokens=2)": {"draft_tokens": 2, "acceptance": 0.5},
+    "draft-tree(acceptance=0.5,widths=2/1,next_acceptance=0.1)": {
+        "draft_tree": (2, 1),
+        "acceptance": 0.5,
+        "next_acceptance": (0.1,),
+    },
+    "draft-tree(widths=1,next_acceptance=)": {"draft_tree": (1,), "acceptance": 0.6, "next_acceptance": ()},
     "lora-adapters(count=4,rank=8)": {"adapters": 4, "adapter_rank": 8},
     "divided-device(share=0.5)": {"split": True, "split_share": 0.5},
     "nano-batches(tokens=512)": {"nano_tokens": 512},
@@ -126,6 +133,16 @@ def test_words_mean_techniques_and_are_told_back(text: str) -> None:
     assert {name: said(one)[name] for name in MEANT[text]} == MEANT[text]
 
 
-@pytest.mark.parametrize("words", [{"beam_width": 1}, {"adapters": 0}, {"receive_interval": 1}, {"split": False}])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"beam_width": 1},
+        {"adapters": 0},
+        {"receive_interval": 1},
+        {"split": False},
+        {"draft_tokens": 0, "acceptance": 0.5},
+        {"draft_tree": ()},
+    ],
+)
 def test_words_that_leave_a_technique_out_apply_none(words: dict[str, Any]) -> None:
     assert deployed(**words).technique == ()

@@ -15,7 +15,7 @@ from ridgeline.facts.store import sources
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.scenario.fields import SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
 from ridgeline.seams.registry import families, family_of, kind, names
-from ridgeline.seams.technique import Technique
+from ridgeline.seams.technique import Technique, shown
 
 ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
 _WIDTH = 160  # columns of a list that is piped
@@ -93,7 +93,7 @@ def _source(told: str) -> dict[str, str | None]:
 
 def written(one: type[Technique]) -> list[str]:
     """How a technique is written on a command line and in a scenario file, with all its parameters as they are."""
-    defaults = ",".join(f"{name}={each.default}" for name, each in one.parameters().items())
+    defaults = ",".join(f"{name}={shown(each.default)}" for name, each in one.parameters().items())
     word = f"{one.key}({defaults})" if defaults else one.key
     name = ALWAYS.get(one.family, TECHNIQUES.name)
     section = "workload" if name in (field.name for field in WORKLOAD_FIELDS) else "plan"
@@ -155,7 +155,7 @@ def _page(one: dict[str, Any]) -> list[Block]:
     blocks += [blank(), *(Line(text=f"write   {form}", hang=8) for form in one["written"])]
     if one["parameters"]:
         rows = tuple(
-            (each["name"], str(each["default"]), each["unit"], range_text(each), each["help"])
+            (each["name"], shown(each["default"]), each["unit"], range_text(each), each["help"])
             for each in one["parameters"]
         )
         columns = ("parameter", "default", "unit", "range", "what it is")

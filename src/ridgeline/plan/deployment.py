@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate
-from operator import mul
 
 from ridgeline.plan.deployment_ranges import check_ranges
 from ridgeline.plan.deployment_rules import check_together
@@ -53,13 +51,7 @@ class Deployment:
     device memory that the engine may fill, `cache_tokens` [token] the KV capacity of one attention rank where it is
     known from a run. Decode graphs are captured up to `graph_max` [sequence]; with `prefill_graphs` iterations with
     prompts replay captured pieces up to the token budget, without they are launched kernel by kernel. Where
-    iterations are `mixed` prompts are computed beside running sequences, else before them. With `draft_tokens` > 0
-    each step verifies so many drafted tokens a sequence, of which each is accepted with probability `acceptance` if
-    those before it were; drafting one takes `draft_share` [1] of a step (None: one layer), a draft's pass over
-    prompts `draft_prompt_share` of theirs (None: the same share). A tree of drafts has `draft_tree` candidates
-    after each one of the place before; the second, third ... most likely of a place is the one with
-    `next_acceptance`; all of its `draft_tokens` are verified, and those of a place drafted at once. A model that
-    drafts takes `draft_bytes` [byte] of weights and `draft_token_bytes` [byte] of cache for a token on each device.
+    iterations are `mixed` prompts are computed beside running sequences, else before them.
     Whether the host prepares an iteration while the one before it runs is `overlap`. `expert_skew` is the power of
     the law of experts' loads [1]: 0 even, None what measured models showed; `expert_backend` the engine's word for
     the kernels that compute experts ('' those that it was measured with), `product_backend` that for plain
@@ -109,14 +101,6 @@ class Deployment:
     router: Router = Router.ROUND_ROBIN
     preemption: Preemption | None = None
     role: Role = Role.WHOLE
-    draft_tokens: int = 0
-    acceptance: float = 0.0
-    draft_share: float | None = None
-    draft_prompt_share: float | None = None
-    draft_tree: tuple[int, ...] = ()
-    next_acceptance: tuple[float, ...] = ()
-    draft_bytes: float = 0.0
-    draft_token_bytes: float = 0.0
     expert_skew: float | None = None
     expert_backend: str = ""
     product_backend: str = ""
@@ -145,25 +129,6 @@ class Deployment:
     def expert_ranks(self) -> int:
         """Devices over which the experts of an instance are divided [1]."""
         return self.expert_devices or self.ep
-
-    @property
-    def gained(self) -> float:
-        """Tokens that a sequence gains in one step on average [token]: 1 + a + a^2 + ... + a^drafts.
-
-        Of a tree 1 + s(b1) + s(b1) s(b2) + ..., with b candidates at a place and s(b) the probability that one of the
-        b most likely is the one, a1 + ... + ab. Source: Sequoia (Chen et al. 2024, arXiv:2402.12374), whose candidates
-        are accepted by their rank among siblings alone.
-        """
-        if not self.draft_tree:
-            return sum(self.acceptance**place for place in range(self.draft_tokens + 1))
-        ranked = (self.acceptance, *self.next_acceptance)
-        reached: list[float] = list(accumulate((sum(ranked[:width]) for width in self.draft_tree), mul))
-        return 1.0 + sum(reached)
-
-    @property
-    def draft_depth(self) -> int:
-        """Tokens drafted one after another for a step [token]: the places of a tree, or all of a chain."""
-        return len(self.draft_tree) or self.draft_tokens
 
     @property
     def instance_devices(self) -> int:

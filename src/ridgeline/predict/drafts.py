@@ -16,6 +16,8 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.scenario.serving import fitting_instances
+from ridgeline.scenario.serving_words import replaced
+from ridgeline.seams.serving import Speculation, of
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
@@ -38,10 +40,8 @@ def drafted(
     stage alone; the draft in its checkpoint's format. Raises `PlanError` where the degrees do not divide it. Evidence:
     derived.
     """
-    alone = replace(
-        one, weights="", other_weights="", draft_tokens=0, draft_tree=(), acceptance=0.0,
-        next_acceptance=(), draft_share=None, draft_prompt_share=None, pp=1, role=Role.WHOLE,
-        draft_bytes=0.0, draft_token_bytes=0.0, expert_skew=None, ep=1,
+    alone = replaced(
+        one, draft_tokens=0, weights="", other_weights="", pp=1, role=Role.WHOLE, expert_skew=None, ep=1
     )  # fmt: skip
     small, large = (
         engine(each, where, deployment, policies=operation.policies, offline=operation.offline)
@@ -53,7 +53,7 @@ def drafted(
         tables = made.tables(longest_prompt=longest, longest=longest)
         steps.append(_device_s(decode_parts(made, tables, batch, context)))
         prompts.append(_device_s(prefill_parts(made, tables, prompt)))
-    return replace(
+    return replaced(
         one, draft_share=steps[0] / steps[1], draft_prompt_share=prompts[0] / prompts[1],
         draft_bytes=small.capacity.weights_bytes,
         draft_token_bytes=token_bytes(small.steps.served.kinds, small.formats)[0],
@@ -107,11 +107,11 @@ def drafted_for(
 def _pace(made: Engine, tokens_per_s: float, context: float, most: float) -> float:
     """The fewest sequences of a rank that gain so many tokens a second, at most `most` [sequence]."""
     tables = made.tables(longest_prompt=int(context) + 1, longest=int(context) + 1)
-    low, high = 1.0, most
+    low, high, gained = 1.0, most, of(made.deployment, Speculation).gained
     for _ in range(20):
         middle = 0.5 * (low + high)
         step_s = sum(decode_parts(made, tables, middle, context).values())
-        low, high = (low, middle) if middle * made.deployment.gained >= tokens_per_s * step_s else (middle, high)
+        low, high = (low, middle) if middle * gained >= tokens_per_s * step_s else (middle, high)
     return high
 
 
@@ -143,9 +143,10 @@ def simulate_drafted(
 
 
 def _told(draft: Model, one: Deployment) -> str:
-    weights, token = bytes_text(one.draft_bytes), bytes_text(one.draft_token_bytes)
+    drafts = of(one, Speculation)
+    weights, token = bytes_text(drafts.held_bytes), bytes_text(drafts.token_bytes)
     return (
-        f"{draft.name} drafts a token in {one.draft_share or 0.0:.1%} of a step at the mean batch, reads prompts in"
-        f" {one.draft_prompt_share or 0.0:.1%} of their time, and holds {weights} of weights"
+        f"{draft.name} drafts a token in {drafts.share or 0.0:.1%} of a step at the mean batch, reads prompts in"
+        f" {drafts.prompt_share or 0.0:.1%} of their time, and holds {weights} of weights"
         f" and {token} of cache for a token on each device of the last stage"
     )

@@ -20,6 +20,7 @@ from ridgeline.seams.serving import (
     Queue,
     RemoteKV,
     ServingTechnique,
+    Speculation,
     Urgency,
     graph_texts,
     of,
@@ -43,11 +44,7 @@ def deployment_text(one: Deployment) -> str:
     words += [f"contexts over {one.kv_ranks}"] if one.kv_ranks > 1 else []
     words += [one.weights] if one.weights else []
     words += [f"{one.kv} cache"] if one.kv else []
-    if one.draft_tokens:
-        shares = ", ".join(f"{share:.0%}" for share in (one.acceptance, *one.next_acceptance))
-        tree = f" in a tree of {'x'.join(map(str, one.draft_tree))}" if one.draft_tree else ""
-        words.append(f"{one.draft_tokens} drafted{tree}, {shares} accepted")
-    words += _told(one, (Beams, Queue, Urgency, Adapters, NanoBatches))
+    words += _told(one, (Speculation, Beams, Queue, Urgency, Adapters, NanoBatches))
     if one.expert_devices:
         where = f"{one.expert_devices} {one.expert_kind}" if one.expert_kind else counted(one.expert_devices, "device")
         words.append(f"experts on {where}, {one.micro_batches} micro-batches")

@@ -15,7 +15,7 @@ from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled
 from ridgeline.report.deployments import counted, deployment_text, objective_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
-from ridgeline.seams.serving import Beams, Partition, Queue, of
+from ridgeline.seams.serving import Partition, Queue, of, step_tokens
 from ridgeline.seams.setting import Summary
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
@@ -331,7 +331,7 @@ def because(report: ServingReport) -> list[str]:
 def _steps(report: ServingReport) -> str:
     """How much of TPOT is no decode step, where that is much of it."""
     one, step_s, tpot_s = report.deployments[-1], sum(report.decode_parts.values()), report.metrics.tpot.mean
-    if one.draft_tokens or of(one, Beams).width > 1 or not math.isfinite(tpot_s) or tpot_s - step_s < _TOLD * tpot_s:
+    if step_tokens(one) > 1 or not math.isfinite(tpot_s) or tpot_s - step_s < _TOLD * tpot_s:
         return ""
     apart = of(one, Partition).applied or len(report.deployments) > 1
     other = "waits between steps" if apart else "prompts in the same iterations or between them"

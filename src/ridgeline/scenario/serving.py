@@ -15,7 +15,6 @@ from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.model import SAMPLE
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Role, Router
-from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.scenario.serving_words import deployed, deployment_words, idle
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 # Words, and those of which one must be said for them to mean anything.
 _ABOUT: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("acceptance", "draft_share", "draft_prompt_share", "draft_model"), ("draft_tokens", "draft_tree")),
+    "draft_model": ("draft_tokens", "draft_tree"),
     "priority_levels": ("priority_period",),
     "micro_batches": ("expert_devices", "apart", "prefill"),
     **{entry.name: ("offload",) for entry in OFFLOAD_FIELDS if entry.name != "offload"},
@@ -220,16 +219,11 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
 
 
 def drafts_of(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a deployment that say what is drafted and accepted; raises PlanError for two kinds of drafts."""
-    found: dict[str, Any] = {}
-    if "acceptance" in stated:
-        found["acceptance"], *others = stated["acceptance"]
-        found["next_acceptance"] = tuple(others)
-    if "draft_tree" in stated:
-        if "draft_tokens" in stated:
-            raise PlanError("deployment: a tree of drafts has its own tokens; leave draft_tokens or draft_tree out")
-        found |= {"draft_tree": stated["draft_tree"], "draft_tokens": tree_tokens(stated["draft_tree"])}
-    return found
+    """The words of a deployment that say what is accepted: of a tree the other candidates apart."""
+    if "acceptance" not in stated:
+        return {}
+    first, *others = stated["acceptance"]
+    return {"acceptance": first} | ({"next_acceptance": tuple(others)} if others or "draft_tree" in stated else {})
 
 
 def _beside(words: dict[str, Any], cluster: Cluster) -> dict[str, Any]:

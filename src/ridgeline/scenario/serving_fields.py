@@ -10,14 +10,13 @@ from typing import Any
 from ridgeline.errors import UnitError
 from ridgeline.facts.engine_kernels import expert_backends
 from ridgeline.plan.deployment import Preemption, Router
-from ridgeline.plan.deployment_ranges import tree_tokens
 from ridgeline.scenario.fields import TECHNIQUES, Field, count, number, pick, shown, whole, yes
 from ridgeline.scenario.serving_words import word_fields
 from ridgeline.units import parse, whole_number
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
-_MOST_DRAFTED = 1024
+_UNWRITTEN = {"acceptance", "draft_tree", "next_acceptance", "draft_bytes", "draft_token_bytes"}  # or read above
 _POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|kv|experts)\d{1,5},?)+)$")
 _DEGREE = re.compile(r"(tp|pp|dp|ep|kv|experts)(\d+)")
 _FIELDS = {"experts": "expert_devices", "kv": "kv_ranks"}  # of a deployment, where a pool's word is another
@@ -101,8 +100,6 @@ def _tree(value: object) -> tuple[int, ...]:
     found = tuple(whole_number(part) or 0 for part in str(value).casefold().split("x"))
     if not 1 <= len(found) <= 16 or not all(1 <= part <= 64 for part in found):
         raise ValueError(f"{shown(value)} is no tree; write candidates after each one of the place before, as 4x2x1")
-    if tree_tokens(found) > _MOST_DRAFTED:
-        raise ValueError(f"{shown(value)} holds {tree_tokens(found):,} tokens, at most {_MOST_DRAFTED:,} are drafted")
     return found
 
 
@@ -211,7 +208,6 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("fresh_kernels", "the engine finds no kernel compiled by an earlier run, as in a container of its own"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
     Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
-    whole("draft_tokens", "tokens drafted for each step of speculative decoding", least=0, most=64),
     Field(name="draft_tree", read=_tree, help="a tree of drafts: candidates after each of the place before, as 4x2x1"),
     Field(
         name="acceptance",
@@ -219,13 +215,7 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         help="probability that a drafted token is accepted; of a tree's candidates each, as 0.6,0.15",
     ),
     Field(name="draft_model", read=_text, help="the model that drafts, by name or config.json: its time and memory"),
-    Field(name="draft_share", read=number("1", 0.0, 10.0), help="time to draft one token, as a share of a step"),
-    Field(
-        name="draft_prompt_share",
-        read=number("1", 0.0, 10.0),
-        help="time of a draft's pass over prompts, as a share of the model's; when absent, draft_share",
-    ),
-    *word_fields(),
+    *(one for one in word_fields() if one.name not in _UNWRITTEN),
     TECHNIQUES,
 )
 OFFLOAD_FIELDS: tuple[Field, ...] = (

@@ -14,8 +14,9 @@ from typing import Any
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.fields import SERVING_FAMILIES, Field, filled, number, pick, whole, yes
+from ridgeline.seams.deployment_slots import check_techniques
 from ridgeline.seams.registry import built_in, listed, made, technique
-from ridgeline.seams.serving import FAMILIES, ServingTechnique, applied, check_techniques
+from ridgeline.seams.serving import FAMILIES, ServingTechnique, applied
 
 _OF_DEPLOYMENT = frozenset(one.name for one in fields(Deployment))
 
@@ -47,7 +48,8 @@ def word_fields() -> tuple[Field, ...]:
         found[word] = filled(word, family, SERVING_HELP[word])
     for one in _kinds():
         for word, name in _words(one).items():
-            field = yes(word, one.told_by) if not name else _field(word, one.parameters()[name])
+            off = one.off if word == one.word else None
+            field = yes(word, one.told_by) if not name else _field(word, one.parameters()[name], off)
             found.setdefault(word, field)
     return tuple(found.values())
 
@@ -57,14 +59,15 @@ SERVING_HELP = {
 }
 
 
-def _field(word: str, parameter: Any) -> Field:
+def _field(word: str, parameter: Any, off: object) -> Field:
     told = parameter.metadata
     if isinstance(parameter.default, bool):
         return yes(word, told["help"])
     if told["choices"]:
         return pick(word, told["choices"], told["help"])
     if told["whole"]:
-        return whole(word, told["help"], least=int(max(told["low"], 1)), most=int(told["high"]))
+        least = off if isinstance(off, int) else int(max(told["low"], 1))
+        return whole(word, told["help"], least=least, most=int(told["high"]))
     return Field(name=word, read=number("1", told["low"], told["high"], ends=True), help=told["help"])
 
 
@@ -92,15 +95,22 @@ def replaced(one: Deployment, **words: Any) -> Deployment:
 
 
 def said(one: Deployment) -> dict[str, Any]:
-    """What the techniques of a deployment amount to, word by word; None of words of techniques that it has not."""
+    """What the techniques of a deployment amount to, word by word; what leaves a technique out that it has not."""
     found: dict[str, Any] = {}
     for kind in _kinds():
         found |= {word: kind.parameters()[name].default if name else False for word, name in _words(kind).items()}
-    found |= {kind.word: None for kind in _kinds() if _words(kind).get(kind.word)}
+    found |= {word: () for word, default in found.items() if isinstance(default, tuple)}
+    found |= {word: one.default for family in FAMILIES for word, one in _neutral(family)}
+    found |= {kind.word: kind.off for kind in _kinds() if _words(kind).get(kind.word)}
     found |= _NEUTRAL
     for each in applied(one):
         found |= _said(each)
     return found
+
+
+def _neutral(family: type[ServingTechnique]) -> Iterator[tuple[str, Any]]:
+    """The parameters that all of a family have, by word."""
+    return ((one.metadata["word"], one) for one in family.parameters().values() if one.metadata["word"])
 
 
 def _said(one: ServingTechnique) -> dict[str, Any]:
@@ -143,13 +153,19 @@ def _made(family: str, words: dict[str, Any]) -> ServingTechnique | None:
             return None
         return _filled(type(named), words, {name: getattr(named, name) for name in named.parameters()}, word)
     kinds = [one for one in _kinds() if one.family == family]
+    stated = words
     words = {name: value for name, value in words.items() if not any(_off(one, name, value) for one in kinds)}
     leads = {one.word for one in kinds if one.word in words}
+    if not leads and any(one.word in stated for one in kinds):
+        return None
     for word, why in idle(words):
         raise PlanError(f"deployment: {word} {why}")
     if not leads:
         return None
-    chosen = next(one for one in kinds if one.word in leads and leads <= _words(one).keys())
+    chosen = next((one for one in kinds if one.word in leads and leads <= _words(one).keys()), None)
+    if chosen is None:
+        both = sorted(leads)
+        raise PlanError(f"deployment: {' and '.join(both)} are two of the {family}; leave {' or '.join(both)} out")
     return _filled(chosen, words, {}, chosen.word)
 
 
@@ -201,4 +217,4 @@ def deployment_words(stated: Mapping[str, Any]) -> dict[str, Any]:
     return {word: value for word, value in stated.items() if word in known}
 
 
-_READ_APART = {"engine", "router", "instances", "expert_redundant", "acceptance", "draft_tree", "preemption"}
+_READ_APART = {"engine", "router", "instances", "expert_redundant", "acceptance", "preemption"}

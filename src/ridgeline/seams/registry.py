@@ -124,9 +124,9 @@ def technique(family: str, text: str) -> Technique:
         raise PlanError(f"technique '{text[:60]}': write a name, or name(parameter=value,...)")
     pairs = [pair.partition("=") for pair in (found[2] or "").split(",") if pair.strip()]
     known = kind(family, found[1]).parameters()
-    texts = {name for name, one in known.items() if isinstance(one.default, str)}
+    kinds = {name: type(one.default) for name, one in known.items()}
     words = ((name.strip(), value.strip()) for name, _, value in pairs)
-    return made(family, found[1], {name: value if name in texts else _value(value) for name, value in words})
+    return made(family, found[1], {name: _value(value, kinds.get(name)) for name, value in words})
 
 
 def made(family: str, key: str, given: Mapping[str, object]) -> Technique:
@@ -139,8 +139,12 @@ def made(family: str, key: str, given: Mapping[str, object]) -> Technique:
     return cast(Any, one)(**given)  # type: ignore[no-any-return]
 
 
-def _value(text: str) -> object:
-    """A parameter as written in a word: a number, true or false, or text."""
+def _value(text: str, kind: type | None = None) -> object:
+    """A parameter of some kind as written in a word: text, several numbers, a number, true or false."""
+    if kind is str:
+        return text
+    if kind is tuple:
+        return tuple(_value(part.strip()) for part in text.split("/") if part.strip())
     if text == "None":
         return None
     if text in ("True", "true", "False", "false"):

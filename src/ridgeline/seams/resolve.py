@@ -37,7 +37,7 @@ def together(techniques: Iterable[Technique]) -> tuple[Technique, ...]:
 def filled_slots(plan: Plan | Deployment | Division) -> frozenset[str]:
     """Slots that the degrees, options and techniques of a plan fill."""
     if isinstance(plan, Deployment):
-        from ridgeline.seams.serving import occupied
+        from ridgeline.seams.deployment_slots import occupied
 
         return occupied(plan)
     if not isinstance(plan, Plan):

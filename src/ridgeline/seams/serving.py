@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.deployment_slots import degree_slots, word_slots
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
-from ridgeline.seams.resolve import together
-from ridgeline.seams.technique import Technique, param
+from ridgeline.seams.technique import EXACT, Technique, param
 
 if TYPE_CHECKING:
     from ridgeline.facts.engines import EnginePolicy
+    from ridgeline.facts.records import Fact
     from ridgeline.graph.model import Model
     from ridgeline.seams.setting import Setting
 
@@ -73,7 +72,7 @@ class ServingTechnique(Technique):
     word: ClassVar[str] = ""
     told_by: ClassVar[str] = ""
     kinds: ClassVar[frozenset[str]] = frozenset({"serving"})
-    off: ClassVar[int | None] = None
+    off: ClassVar[object] = None
     forgets_prefixes: ClassVar[bool] = False
     between: ClassVar[bool] = False
 
@@ -82,6 +81,8 @@ class ServingTechnique(Technique):
 
         What hangs on the engine and its model `unfit` says, when there is one.
         """
+        from ridgeline.seams.deployment_slots import check_techniques
+
         said, one = super().applies(setting), setting.deployment
         if said or one is None:
             return said
@@ -253,6 +254,72 @@ class Beams(ServingTechnique):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Speculation(ServingTechnique):
+    """Tokens that are drafted for a step and verified in it; neutral: none."""
+
+    family: ClassVar[str] = "speculation"
+    owns: ClassVar[frozenset[str]] = frozenset({"iterations", "drafts"})
+    quality: ClassVar[Fact | None] = EXACT
+    acceptance: float = param(0.0, "1", "probability that a draft is accepted", high=1.0, word="acceptance")
+    share: float | None = param(
+        None, "1", "time to draft one token, as a share of a step; one layer's when absent", high=1e3,
+        word="draft_share",
+    )  # fmt: skip
+    prompt_share: float | None = param(
+        None, "1", "time of a draft's pass over prompts, as a share of the model's; when absent, draft_share",
+        high=1e3, word="draft_prompt_share",
+    )  # fmt: skip
+    held_bytes: float = param(
+        0.0, "byte", "weights of a model that drafts, on each device of the last stage", high=1e15, word="draft_bytes"
+    )
+    token_bytes: float = param(0.0, "byte", "its cache of a token there", high=1e12, word="draft_token_bytes")
+
+    @property
+    def drafted(self) -> int:
+        """Tokens of a sequence that a step verifies besides its own [token]."""
+        return 0
+
+    @property
+    def depth(self) -> int:
+        """Tokens drafted one after another for a step [token]."""
+        return 0
+
+    @property
+    def gained(self) -> float:
+        """Tokens that a sequence gains in one step on average [token]."""
+        return 1.0
+
+    def shares(self, layers: int) -> tuple[float, float]:
+        """A draft's passes for a step's sequences and over prompts, as shares of the model's own [1].
+
+        One layer's where nothing is said, as that of a checkpoint's own head of drafts (MTP, EAGLE). Engines run a
+        draft over every prompt, whose cache it needs. Source: sglang, python/sglang/srt/speculative/eagle_worker.py:
+        forward_draft_extend; vllm, vllm/v1/spec_decode/eagle.py: propose, over all tokens of the iteration.
+        """
+        if self.drafted == 0:
+            return 0.0, 0.0
+        share = 1.0 / layers if self.share is None else self.share
+        return self.depth * share, share if self.prompt_share is None else self.prompt_share
+
+    def held(self, layers: int, weights: float, cache: float) -> tuple[float, float]:
+        """Weights of what drafts on a device of the last stage, and its cache of a token there [byte].
+
+        Those of a named model, or one of the model's `layers`, which take `weights` and `cache` [byte] on a stage of
+        all. Engines put all of a draft on the last stage, and send its cache with the model's from pool to pool.
+        Source: vllm, vllm/v1/worker/gpu_model_runner.py: "we put the entire draft model on the last PP rank"; sglang,
+        python/sglang/srt/disaggregation/prefill.py: "We should also transfer draft model kv cache".
+        """
+        if self.drafted == 0 or self.share is not None:
+            return self.held_bytes, self.token_bytes
+        return weights / layers, cache / layers
+
+    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
+        """What drafting adds to a step, and to what prompts add to an iteration."""
+        step, prompts = self.shares(len(instance.model.graph.layers))
+        return {"draft_share": step, "draft_prompt": prompts}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Urgency(ServingTechnique):
     """Whether who waits takes the place of less urgent ones that run; neutral: nobody does.
 
@@ -275,6 +342,7 @@ class Polling(ServingTechnique):
 
 
 FAMILIES: tuple[type[ServingTechnique], ...] = (
+    Speculation,
     Beams,
     Queue,
     Urgency,
@@ -312,19 +380,7 @@ def applied(deployment: Deployment) -> Iterator[ServingTechnique]:
 
 def step_tokens(deployment: Deployment) -> int:
     """Tokens of one decoding request in a step [token]: its own and drafted ones, or one of each beam."""
-    return of(deployment, Beams).width + deployment.draft_tokens
-
-
-def fills(deployment: Deployment, slot: str) -> bool:
-    """Whether a technique or word of a deployment fills a slot."""
-    known = (*(each.slots() for each in applied(deployment)), *(slots for _, slots in word_slots(deployment)))
-    return any(slot in slots for slots in known)
-
-
-def occupied(deployment: Deployment) -> frozenset[str]:
-    """Slots that the degrees, options and techniques of a deployment fill."""
-    chosen = map(listed, deployment.technique)
-    return frozenset().union(*(slots for _, slots in degree_slots(deployment)), *(one.slots() for one in chosen))
+    return of(deployment, Beams).width + of(deployment, Speculation).drafted
 
 
 def graph_texts(deployment: Deployment) -> tuple[str, ...]:
@@ -343,36 +399,3 @@ def hooks_of(deployments: Sequence[Deployment]) -> dict[str, Callable[..., Any]]
 @cache
 def _hooks(texts: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
     return {name: hook for one in _by_family(texts).values() for name, hook in one.hooks().items()}
-
-
-@cache
-def check_techniques(one: Deployment) -> None:
-    """Raises `PlanError` for techniques that do not go with each other or with the deployment's degrees."""
-    chosen = tuple(map(listed, one.technique))
-    for technique in chosen:
-        if not isinstance(technique, ServingTechnique | GraphRewrite):
-            raise PlanError(f"deployment: {technique.key} is one of the {technique.family}, which serving has not")
-    _check_slots(one, chosen)
-    together(chosen)
-    for technique in chosen:
-        refused = technique.refusal(one) if isinstance(technique, ServingTechnique) else ""
-        if refused:
-            raise PlanError(f"deployment: {label(technique)} {refused}")
-
-
-def label(one: Technique) -> str:
-    """A technique by its key, and by the word that applies it where that is another."""
-    word = getattr(one, "word", "")
-    return f"{one.key} ({word})" if word not in ("", one.key) else one.key
-
-
-def _check_slots(one: Deployment, chosen: Sequence[Technique]) -> None:
-    """Raises where two own one slot, the deployment's own degrees and options among them."""
-    owners: dict[str, str] = {}
-    for name, slots in (*degree_slots(one), *((label(each), each.slots()) for each in chosen)):
-        for slot in sorted(slots):
-            if slot in owners:
-                raise PlanError(
-                    f"deployment: {owners[slot]} and {name} both fill '{slot}', which is not modelled; leave one out"
-                )
-            owners[slot] = name

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 def param(
-    default: float | bool | str | None, unit: str, help: str, *, low: float = 0.0, high: float = float("inf"),
-    whole: bool | None = None, word: str = "", choices: tuple[str, ...] = (),
+    default: float | bool | str | tuple[float, ...] | None, unit: str, help: str, *, low: float = 0.0,
+    high: float = float("inf"), whole: bool | None = None, word: str = "", choices: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """A parameter of a technique: its default in `unit`, and the range [low, high] that it is defined for.
 
-    One of default None is left to others where it is not given; `whole` says of it that it is a whole number. `word` is
-    the field of a deployment that means it too (`--kv-kept 512`).
+    One of default None is left to others where it is not given; `whole` says of it that it is a whole number. One whose
+    default is a tuple holds several numbers, each in the range. `word` is the field of a deployment that means it too
+    (`--kv-kept 512`).
     """
     whole = isinstance(default, int) if whole is None else whole
     return field(
@@ -47,6 +48,11 @@ EXACT = Fact(
     evidence=Evidence.DERIVED,
 )  # fmt: skip
 """The `quality` of a technique that changes where and when things are computed, not what."""
+
+
+def shown(value: object) -> str:
+    """A parameter's value as it is written in a text: of several numbers 4/2/1."""
+    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +88,25 @@ class Technique:
     def _check(self, one: Field[Any], value: object) -> None:
         if value is None and one.default is None:
             return
-        low, high = one.metadata["low"], one.metadata["high"]
-        unit = "" if one.metadata["unit"] == "1" else f" {one.metadata['unit']}"
-        place = f"{self.key}: {one.name} = {value}"
+        if isinstance(one.default, tuple):
+            if not isinstance(value, tuple):
+                raise PlanError(f"{self.key}: {one.name} = {value}, needs numbers as {shown(one.default) or '4/2/1'}")
+            for each in value:
+                self._check_number(one, each)
+            return
         if isinstance(one.default, bool | str):
+            place = f"{self.key}: {one.name} = {value}"
             if not isinstance(value, type(one.default)):
                 raise PlanError(f"{place}, needs {'true or false' if isinstance(one.default, bool) else 'a word'}")
             if one.metadata["choices"] and value not in one.metadata["choices"]:
                 raise PlanError(f"{place}, needs one of {', '.join(one.metadata['choices'])}")
             return
-        whole = one.metadata["whole"]
+        self._check_number(one, value)
+
+    def _check_number(self, one: Field[Any], value: object) -> None:
+        whole, low, high = (one.metadata[name] for name in ("whole", "low", "high"))
+        unit = "" if one.metadata["unit"] == "1" else f" {one.metadata['unit']}"
+        place = f"{self.key}: {one.name} = {value}"
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             raise PlanError(f"{place}, needs a {'whole number' if whole else 'number'}{unit and ' of'}{unit}")
         if not low <= value <= high:
@@ -133,5 +148,6 @@ class Technique:
         >>> Technique().text
         ''
         """
-        own = [f"{n}={getattr(self, n)}" for n, one in self.parameters().items() if getattr(self, n) != one.default]
+        known = self.parameters().items()
+        own = [f"{n}={shown(getattr(self, n))}" for n, one in known if getattr(self, n) != one.default]
         return self.key + (f"({','.join(own)})" if own else "")

@@ -16,7 +16,7 @@ from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
 from ridgeline.scenario.serving_words import deployed, deployment_words, replaced
-from ridgeline.seams.serving import fills
+from ridgeline.seams.deployment_slots import fills
 from ridgeline.search.expert_service import Known, Loads, placed, routes_of
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts

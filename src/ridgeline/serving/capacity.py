@@ -16,8 +16,8 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, HyperConnection, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import Speculation, of
 from ridgeline.serving.adapters import kept_bytes
-from ridgeline.serving.drafting import draft_bytes
 from ridgeline.units import bytes_text
 
 _WIDE_LOGITS = 4.0  # byte; logits are sampled in fp32
@@ -133,7 +133,7 @@ def capacity(
     weights = weights_bytes(model, served, deployment, formats, own_head=policy.own_head)
     whole, windowed = token_bytes(served.kinds, formats)
     layers = len(model.graph.layers)
-    drafts = draft_bytes(deployment, layers, layers_bytes(served, formats), whole)
+    drafts = of(deployment, Speculation).held(layers, layers_bytes(served, formats), whole)
     weights += kept_bytes(served, deployment) + drafts[0]
     chunked = policy.scheduler in ("mixed", "prefill-first")
     dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))

@@ -18,15 +18,15 @@ from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.seams.deployment_slots import check_techniques, label
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.serving import (
     Adapters,
     Beams,
     ElasticParallel,
+    Speculation,
     applied,
-    check_techniques,
     graph_texts,
-    label,
     of,
     step_tokens,
 )
@@ -188,7 +188,7 @@ def engine(
         "overlapped_host": deployment.overlap,
     }  # fmt: skip
     policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
-    if deployment.draft_tokens and not policy.drafts_overlap and deployment.overlap is None:
+    if of(deployment, Speculation).drafted and not policy.drafts_overlap and deployment.overlap is None:
         policy = replace(policy, overlapped_host=False)
     policy = replace(policy, block_tokens=policy.block_tokens * deployment.kv_ranks)  # a block on each of them
     _check_swaps(deployment, policy)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
-from ridgeline.seams.serving import KVEviction, NanoBatches, of, step_tokens
+from ridgeline.seams.serving import KVEviction, NanoBatches, Speculation, of, step_tokens
 from ridgeline.serving.apart import expert_layers, micro_batches_s
-from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import side_by_side
 from ridgeline.serving.replay import Replay
@@ -320,8 +319,8 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
 
 def _drafts(one: Engine, parts: Mapping[str, Seconds], *, step: bool) -> dict[str, Seconds]:
     """What drafting adds to the parts of a step, or of a prompt [s]; nothing where nothing is drafted."""
-    share, prompt_share = draft_shares(one.deployment, len(one.model.graph.layers))
-    times = one.deployment.draft_depth * share if step else prompt_share
+    of_step, of_prompt = of(one.deployment, Speculation).shares(len(one.model.graph.layers))
+    times = of_step if step else of_prompt
     if times <= 0.0:
         return {}
     first, *others = parts.values()

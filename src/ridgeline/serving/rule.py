@@ -13,9 +13,8 @@ from ridgeline.cost.network import send_seconds
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Recurrence
 from ridgeline.plan.deployment import Deployment, Preemption, Role
-from ridgeline.seams.serving import Instance, applied, step_tokens
+from ridgeline.seams.serving import Instance, Speculation, applied, of, step_tokens
 from ridgeline.serving.apart import expert_layers
-from ridgeline.serving.drafting import draft_shares
 from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.state import (
     MIXED_BATCHES,
@@ -39,8 +38,6 @@ def rule_of(
 ) -> Records:
     """One record of `state.RULE`; `stride` devices lie between pools that send caches, to those of `takers`."""
     policy, deployment = one.policy, one.deployment
-    layers = len(one.model.graph.layers)
-    drafting = draft_shares(deployment, layers)
     overlapped = policy.overlapped_host and (deployment.role is not Role.PREFILL or policy.prompt_pools_overlap)
     eager = one.prefill_graph_tokens == 0.0
     late = overlapped and policy.late_results and eager and deployment.role is Role.WHOLE
@@ -66,9 +63,7 @@ def rule_of(
         "send_start_s": tables.send_start_s,
         "send_s": tables.send_s,
         "drafted": float(step_tokens(deployment) - 1),
-        "gained": deployment.gained,
-        "draft_share": deployment.draft_depth * drafting[0],
-        "draft_prompt": drafting[1],
+        "gained": of(deployment, Speculation).gained,
         "exposed_s": policy.exposed_host_s,
         "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
         "expert_layers": float(sum(count for count, _ in expert_layers(one.steps.served))),
@@ -99,7 +94,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     """How iterations are filled and what admission asks for."""
     policy, deployment = one.policy, one.deployment
     tokens = policy.block_tokens
-    period, growth = growth_of(tokens, deployment.gained)
+    period, growth = growth_of(tokens, of(deployment, Speculation).gained)
     blocks = one.capacity.cache_tokens * (deployment.pp // one.lanes) // tokens
     keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
     keeps = keeps and not any(technique.forgets_prefixes for technique in applied(deployment))

@@ -234,7 +234,7 @@ def serve(job: ServedJob) -> ReplayedJob:
     drafted = {}
     if job.speculative:
         drafted = {"draft_tokens": round(job.speculative), "acceptance": ACCEPTANCE}
-    pools = [replace(pool, **drafted) for pool in (job.prefill, job.deployment) if pool is not None]  # type: ignore[arg-type]
+    pools = [replaced(pool, **drafted) for pool in (job.prefill, job.deployment) if pool is not None]
     offline = job.arrivals in ("static", "queue")
     engines = tuple(_engine(job, pool, offline) for pool in pools)
     traffic = traffic_of(job, engines)

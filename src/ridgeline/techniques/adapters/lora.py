@@ -21,7 +21,7 @@ class LoraAdapters(Adapters):
 
     key: ClassVar[str] = "lora-adapters"
     word: ClassVar[str] = "adapters"
-    off: ClassVar[int | None] = 0
+    off: ClassVar[object] = 0
     source: ClassVar[tuple[str, ...]] = ("chen2023punica", "sheng2023slora")
     count: int = param(8, "adapters", "LoRA adapters that are served together", low=1, high=100_000, word="adapters")
 

@@ -18,7 +18,7 @@ class BeamSearch(Beams):
 
     key: ClassVar[str] = "beam-search"
     word: ClassVar[str] = "beam_width"
-    off: ClassVar[int | None] = 1
+    off: ClassVar[object] = 1
     source: ClassVar[tuple[str, ...]] = ("tensorrt-llm",)
     width: int = param(
         4, "beams", "continuations of each prompt that a beam search keeps", low=1, high=64, word="beam_width"

@@ -23,7 +23,7 @@ class SchedulerPolling(Polling):
     key: ClassVar[str] = "scheduler-polling"
     word: ClassVar[str] = "receive_interval"
     owns: ClassVar[frozenset[str]] = frozenset({"polling"})
-    off: ClassVar[int | None] = 1
+    off: ClassVar[object] = 1
     source: ClassVar[tuple[str, ...]] = ("tensorrt-llm",)
     interval: int = param(
         2, "iterations", "iterations after which a scheduler takes new prompts; 1 when absent", low=1, high=1_000_000,

@@ -1,0 +1,1 @@
+"""Speculation: tokens that are drafted and verified in one step."""
