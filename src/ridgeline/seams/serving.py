@@ -11,112 +11,18 @@ Slots: `iterations` what an iteration is made of, `cache` what is held of a cont
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
-from ridgeline.seams.technique import EXACT, Technique, param
-
-if TYPE_CHECKING:
-    from ridgeline.facts.engines import EnginePolicy
-    from ridgeline.facts.records import Fact
-    from ridgeline.graph.model import Model
-    from ridgeline.seams.setting import Setting
-
-
-class Instance(Protocol):
-    """One engine of a deployment, as techniques see it (`serving.engine.Engine`)."""
-
-    @property
-    def deployment(self) -> Deployment:
-        """How it is served."""
-
-    @property
-    def policy(self) -> EnginePolicy:
-        """Its policy file, with what the deployment says."""
-
-    @property
-    def model(self) -> Model:
-        """What it serves."""
-
-    @property
-    def machine(self) -> Any:
-        """What it runs on (`cost.machine.Machine`)."""
-
-    @property
-    def formats(self) -> Any:
-        """Number formats (`cost.formats.Formats`)."""
-
-    @property
-    def steps(self) -> Any:
-        """Its iterations (`serving.step.StepModel`)."""
-
-    @property
-    def capacity(self) -> Any:
-        """How memory is divided (`serving.capacity.Capacity`)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServingTechnique(Technique):
-    """What a technique of serving may fill, whatever its family.
-
-    `word` is the field of a deployment that applies it (`--split`): that of a parameter, which leaves it out where it
-    is `off`, or one of its own, which `told_by` explains. Where it `forgets_prefixes` none is found again; one that is
-    `between` instances sends caches from one to another.
-    """
-
-    word: ClassVar[str] = ""
-    told_by: ClassVar[str] = ""
-    kinds: ClassVar[frozenset[str]] = frozenset({"serving"})
-    off: ClassVar[object] = None
-    forgets_prefixes: ClassVar[bool] = False
-    between: ClassVar[bool] = False
-
-    def applies(self, setting: Setting) -> str:
-        """Why it does not apply, in a phrase; '' where it goes with the deployment's degrees, options and techniques.
-
-        What hangs on the engine and its model `unfit` says, when there is one.
-        """
-        from ridgeline.seams.deployment_slots import check_techniques
-
-        said, one = super().applies(setting), setting.deployment
-        if said or one is None:
-            return said
-        others = tuple(text for text in one.technique if listed(text).family != self.family)
-        try:
-            check_techniques(replace(one, technique=(*others, self.text)))
-        except PlanError as error:
-            return str(error).removeprefix("deployment: ").removesuffix("; leave one out")
-        return ""
-
-    @property
-    def applied(self) -> bool:
-        """Whether it is more than the neutral one of its family."""
-        return bool(self.key)
-
-    def refusal(self, deployment: Deployment) -> str:
-        """Why it does not go with a deployment, in a phrase; '' where it does."""
-        return ""
-
-    def unfit(self, instance: Instance) -> str:
-        """Why it does not go with an engine and its model, in a phrase; '' where it does."""
-        return ""
-
-    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
-        """Numbers of the clock's rule (`serving.state.RULE`); instances are `stride` devices apart."""
-        return {}
-
-    def hooks(self) -> Mapping[str, Callable[..., Any]]:
-        """Hooks of the clock by name, plain functions of fixed signature (`serving.hooks`)."""
-        return {}
-
-    def told(self) -> str:
-        """The technique in the line that tells a deployment."""
-        return self.text
+from ridgeline.seams.serving_technique import Instance as Instance
+from ridgeline.seams.serving_technique import ServingTechnique as ServingTechnique
+from ridgeline.seams.speculation import Speculation as Speculation
+from ridgeline.seams.technique import param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,72 +157,6 @@ class Beams(ServingTechnique):
     width: int = param(
         1, "beams", "continuations of each prompt that a beam search keeps", low=1, high=64, word="beam_width"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speculation(ServingTechnique):
-    """Tokens that are drafted for a step and verified in it; neutral: none."""
-
-    family: ClassVar[str] = "speculation"
-    owns: ClassVar[frozenset[str]] = frozenset({"iterations", "drafts"})
-    quality: ClassVar[Fact | None] = EXACT
-    acceptance: float = param(0.0, "1", "probability that a draft is accepted", high=1.0, word="acceptance")
-    share: float | None = param(
-        None, "1", "time to draft one token, as a share of a step; one layer's when absent", high=1e3,
-        word="draft_share",
-    )  # fmt: skip
-    prompt_share: float | None = param(
-        None, "1", "time of a draft's pass over prompts, as a share of the model's; when absent, draft_share",
-        high=1e3, word="draft_prompt_share",
-    )  # fmt: skip
-    held_bytes: float = param(
-        0.0, "byte", "weights of a model that drafts, on each device of the last stage", high=1e15, word="draft_bytes"
-    )
-    token_bytes: float = param(0.0, "byte", "its cache of a token there", high=1e12, word="draft_token_bytes")
-
-    @property
-    def drafted(self) -> int:
-        """Tokens of a sequence that a step verifies besides its own [token]."""
-        return 0
-
-    @property
-    def depth(self) -> int:
-        """Tokens drafted one after another for a step [token]."""
-        return 0
-
-    @property
-    def gained(self) -> float:
-        """Tokens that a sequence gains in one step on average [token]."""
-        return 1.0
-
-    def shares(self, layers: int) -> tuple[float, float]:
-        """A draft's passes for a step's sequences and over prompts, as shares of the model's own [1].
-
-        One layer's where nothing is said, as that of a checkpoint's own head of drafts (MTP, EAGLE). Engines run a
-        draft over every prompt, whose cache it needs. Source: sglang, python/sglang/srt/speculative/eagle_worker.py:
-        forward_draft_extend; vllm, vllm/v1/spec_decode/eagle.py: propose, over all tokens of the iteration.
-        """
-        if self.drafted == 0:
-            return 0.0, 0.0
-        share = 1.0 / layers if self.share is None else self.share
-        return self.depth * share, share if self.prompt_share is None else self.prompt_share
-
-    def held(self, layers: int, weights: float, cache: float) -> tuple[float, float]:
-        """Weights of what drafts on a device of the last stage, and its cache of a token there [byte].
-
-        Those of a named model, or one of the model's `layers`, which take `weights` and `cache` [byte] on a stage of
-        all. Engines put all of a draft on the last stage, and send its cache with the model's from pool to pool.
-        Source: vllm, vllm/v1/worker/gpu_model_runner.py: "we put the entire draft model on the last PP rank"; sglang,
-        python/sglang/srt/disaggregation/prefill.py: "We should also transfer draft model kv cache".
-        """
-        if self.drafted == 0 or self.share is not None:
-            return self.held_bytes, self.token_bytes
-        return weights / layers, cache / layers
-
-    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
-        """What drafting adds to a step, and to what prompts add to an iteration."""
-        step, prompts = self.shares(len(instance.model.graph.layers))
-        return {"draft_share": step, "draft_prompt": prompts}
 
 
 @dataclass(frozen=True, kw_only=True)
