@@ -156,7 +156,7 @@ def _made(family: str, words: dict[str, Any]) -> ServingTechnique | None:
     stated = words
     words = {name: value for name, value in words.items() if not any(_off(one, name, value) for one in kinds)}
     leads = {one.word for one in kinds if one.word in words}
-    if not leads and any(one.word in stated for one in kinds):
+    if not leads and any(one.off is not None and stated.get(one.word) == one.off for one in kinds):
         return None
     for word, why in idle(words):
         raise PlanError(f"deployment: {word} {why}")
