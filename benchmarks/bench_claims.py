@@ -9,7 +9,7 @@ Each case compares two ways to serve on one machine, both predicted here; nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,14 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster, with_secondary
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ExpertAllToAll
-from ridgeline.plan.deployment import Deployment, Preemption, Role, Router
+from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed, routes_of
 from ridgeline.serving.engine import engine
-from ridgeline.serving.metrics import Metrics, decode_parts, measure
+from ridgeline.serving.metrics import decode_parts, measure
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.shelf import Shelf
-from ridgeline.serving.traffic.arrivals import poisson
-from ridgeline.serving.traffic.asked import asked_traffic
-from ridgeline.serving.traffic.lengths import Uniform
-from ridgeline.serving.traffic.synthetic import synthetic
-from ridgeline.serving.traffic.traffic import Traffic, traffic
+from ridgeline.serving.traffic.traffic import traffic
 
 PAGE = Path(__file__).with_suffix("").with_name("claims.md")
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -47,58 +43,6 @@ class Claim:
     reported: str
     case: str
     here: Callable[[], Iterator[str]]
-
-
-def served(model: str, on: str, traffic: Traffic, words: Mapping[str, Any]) -> Metrics:
-    """Latencies of one deployment under traffic."""
-    one = engine(load(model), machine(cluster(on)), deployed(**words))
-    longest = int((traffic.prompt_tokens + traffic.output_tokens).max())
-    table = one.tables(longest_prompt=int(traffic.prompt_tokens.max()), longest=longest)
-    return measure(replay_tables([one], [table], traffic, router=Router.ROUND_ROBIN), traffic)
-
-
-SIDES: tuple[Mapping[str, Any], ...] = tuple(
-    {"split_slack": slack, "queue": "shortest"} for slack in (1.2, 1.5, 2.0)
-)  # one side is favoured until the other takes so many times its time alone
-
-
-def nexus() -> Iterator[str]:
-    """One device divided between prompts and decode steps, against iterations that mix both."""
-    for rate, *ways in (
-        (6.0, {}, {"split_share": 0.75}, {"split_share": 0.875}, {"queue": "shortest"}, *SIDES),
-        (8.0, {}, {"queue": "shortest"}, *SIDES),
-        (10.0, {}, {"queue": "shortest"}, *SIDES),
-    ):
-        yield from _nexus(rate, ways)
-
-
-def _nexus(rate: float, ways: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    asked, _ = asked_traffic({"trace": "azure-conv", "rate": rate, "requests": 1500})
-    mixed = served("llama-3.1-8b", "1xA100-SXM", asked, {})
-    for words in ways:
-        one = served("llama-3.1-8b", "1xA100-SXM", asked, {"split": True, **words})
-        chosen = f"that changes sides, slack {words['split_slack']:g}" if "split_slack" in words else "chosen"
-        share = f"share {words.get('split_share', chosen)}{', shortest first' if 'queue' in words else ''}"
-        yield (
-            f"{rate:g}/s, {share}: TTFT {mixed.ttft.mean / one.ttft.mean:.2f}x lower,"
-            f" gaps {mixed.itl.mean / one.itl.mean:.1f}x lower, at p99 {mixed.itl.p99 / one.itl.p99:.1f}x; throughput"
-            f" {one.requests_per_s / mixed.requests_per_s:.2f}x"
-        )
-
-
-def fastswitch() -> Iterator[str]:
-    """Priorities that change: caches swapped block by block, in larger pieces, and beside iterations."""
-    for rate in (10.0, 14.0, 18.0):
-        asked = synthetic(poisson(rate, requests=600, seed=1), Uniform(low=100, high=1500), Uniform(low=100, high=500))
-        words = {"preemption": Preemption.SWAP, "displaces": True, "priority_period": 25}
-        slow, fast = (
-            served("llama-3.1-8b", "1xA100-SXM", asked, {**words, **more})
-            for more in ({"swap_blocks": 1}, {"swap_blocks": 16, "swap_beside": True})
-        )
-        yield (
-            f"{rate:g}/s: TTFT p99 {slow.ttft.p99 / fast.ttft.p99:.1f}x lower, gaps p99"
-            f" {slow.itl.p99 / fast.itl.p99:.1f}x, throughput {fast.requests_per_s / slow.requests_per_s:.2f}x"
-        )
 
 
 def steps(
@@ -329,18 +273,6 @@ CLAIMS = (
         reported="up to 1.5x lower time per token at a fixed batch, 32x larger batches under a bound (DeepSeek-R1)",
         case="DeepSeek-V3 in nvfp4, 8-bit cache, up to 64 GB200, contexts of 1,000,000",
         here=helix,
-    ),
-    Claim(
-        paper="Nexus (arXiv:2507.06608)",
-        reported="up to 2.2x throughput, 20x lower TTFT, 2.5x lower gaps against vLLM",
-        case="Llama-3.1-8B on one A100, Azure's conversations",
-        here=nexus,
-    ),
-    Claim(
-        paper="FastSwitch (arXiv:2411.18424)",
-        reported="1.4-11.2x lower TTFT and gaps at the tail against vLLM",
-        case="Llama-3.1-8B on one A100, prompts of 100-1,500, answers of 100-500, priorities drawn every 25 iterations",
-        here=fastswitch,
     ),
     Claim(
         paper="MegaScale-Infer (arXiv:2504.02263), two kinds of devices",

@@ -60,7 +60,7 @@ def test_a_file_is_read_with_the_defaults_of_its_fields() -> None:
         ("8xV100-SXM2-16GB", "{n}xV100-SXM2-16GB", "has {n}, which is no setting"),
         ('unit = "x"', 'settings = { n = [1, 2] }', "has no settings"),
         ('"forward"', '"bracketed"', "needs settings"),
-        ('"forward"', '"quoted"', "a claim that is quoted has no ours"),
+        ('"forward"', '"not yet"', "a claim that is not yet checked has no ours"),
         ('unit = "x"', 'bound = "near"', "needs one of '', 'up to', 'at least'"),
         ('value = "tokens_per_s" }\nanswers.b', 'path = "x" }\nanswers.b', "field 'claim.0.answers.a.path': unknown"),
     ],

@@ -91,7 +91,11 @@ def test_an_open_setting_makes_a_range_that_holds_the_claim_or_not() -> None:
     ask = {"x": ("predict d --batch {batch}", "x")}
     one = {"checked": "bracketed", "settings": {"batch": (1, 8)}, "asks": ask}
     assert out(claim("x", 2.2, **one)) == (2.0, 1.5, 2.5, "inside the range")
-    assert out(claim("x", 2.6, **one))[3] == "miss"
+    assert out(claim("x", 2.6, **one))[3] == "within tolerance"
+    assert out(claim("x", 3.0, **one))[3] == "miss"
+    assert out(claim("x", 1.0, **one))[3] == "miss"
+    assert out(claim("x", 1.0, bound="at least", **one))[3] == "inside the range"
+    assert out(claim("x", 3.0, bound="up to", **one))[3] == "miss"
     assert out(claim("x * batch", 15.0, **one))[:3] == (10.75, 1.5, 20.0)
 
 

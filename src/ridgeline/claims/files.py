@@ -36,8 +36,8 @@ class PaperClaim:
     """What a paper reports, and how it is computed here.
 
     `theirs` is the paper's number in `unit` [that unit], None where it reports none; `place` tells where it stands and
-    where its settings come from. `ours` is a formula over `answers` and numeric `settings`; each of the open `settings`
-    is put for its {name} in the commands. `tolerance` is relative [1].
+    where its settings come from. `ours` is a formula over `answers` and numeric `settings`, of a quoted claim what the
+    quality costs; each of the open `settings` is put for its {name} in the commands. `tolerance` is relative [1].
     """
 
     text: str
@@ -152,9 +152,10 @@ def _settings(file: Toml, table: Mapping[str, Any], place: _Place) -> dict[str, 
 
 def _consistent(file: Toml, one: PaperClaim, place: _Place) -> None:
     """Raises for a claim that cannot be computed as it says."""
-    computed = one.checked in COMPUTED
-    if computed != bool(one.ours):
-        file.fail(f"a claim that is {one.checked} {'needs' if computed else 'has no'} ours", (*place, "ours"))
+    if (one.checked in COMPUTED) > bool(one.ours):
+        file.fail(f"a claim that is {one.checked} needs ours", (*place, "ours"))
+    if one.checked == "not yet" and one.ours:
+        file.fail("a claim that is not yet checked has no ours", (*place, "ours"))
     if one.checked in (*PREDICTED, "identity") and one.theirs is None:
         file.fail("needs the paper's number", (*place, "theirs"))
     if one.checked in PREDICTED and not one.answers:
@@ -163,7 +164,7 @@ def _consistent(file: Toml, one: PaperClaim, place: _Place) -> None:
         told = "needs" if not one.settings else "of a claim that is not bracketed: it has no"
         file.fail(f"{told} settings = {{ NAME = [one, another] }}", (*place, "settings"))
     try:
-        names = names_in(one.ours) if computed else frozenset()
+        names = names_in(one.ours) if one.ours else frozenset()
     except ValueError as error:
         file.fail(str(error), (*place, "ours"))
     if missing := names - one.answers.keys() - one.settings.keys():

@@ -6,8 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_OF_STEP_TIME = ("tokens_per_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "hfu", "mfu_causal")
-"""Keys of a training report that are its work over its step time, whose interval they share."""
+_SHARED = {
+    **dict.fromkeys(
+        ("tokens_per_s", "tokens_per_s_per_device", "samples_per_s", "mfu", "hfu", "mfu_causal"), "step_time_s"
+    ),
+    "output_tokens_per_s": "latency_s",
+}
+"""Rates, and the time by which they are divided, whose interval they share."""
+_IN_STEP_TIME = ("run_time_s", "usd_per_step", "run_usd")
+_ENDS = {
+    "value": ("low", "high"),
+    "tokens_per_s": ("low", "high"),
+    "total_bytes": ("low_bytes", "high_bytes"),
+    "seconds": ("low_s", "high_s"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +35,7 @@ def value_at(answer: Mapping[str, Any], path: str) -> ValueRange:
     """The number at a dotted path, with the interval that the answer has for it; a `ValueError` where there is none.
 
     A part of the path is a key, a place in a list (-1 the last), `*` for the largest of a list, or `KEY=WORD` for the
-    entry of a list whose KEY is WORD. A flag is 1 or 0. An interval is `low` and `high` beside a `value`, `low_bytes`
-    and `high_bytes` beside `total_bytes`, that of the step time for rates of a training step, or the range over `ends`
-    of a replay, which is the same replay at the ends of its prices.
+    entry XX
 
     >>> value_at({"memory": [{"total_bytes": 3, "low_bytes": 2, "high_bytes": 5}]}, "memory.0.total_bytes")
     ValueRange(low=2.0, mid=3.0, high=5.0)
@@ -64,15 +74,15 @@ def _step(answer: Any, part: str, path: str) -> Any:
 def _beside(answer: Mapping[str, Any], parts: list[str], mid: float) -> Iterator[float]:
     """The ends of the interval that stands beside a number."""
     *above, last = parts
-    kinds = {"value": ("low", "high"), "total_bytes": ("low_bytes", "high_bytes")}
-    if last in kinds:
-        for end in kinds[last]:
-            if (found := _there(answer, [*above, end])) is not None:
-                yield found
-    elif last in _OF_STEP_TIME and not above:
-        step = [_there(answer, ["step_time_s", end]) for end in ("value", "low", "high")]
-        if step[0] and step[1] and step[2]:
-            yield from (mid * step[0] / step[1], mid * step[0] / step[2])
+    beside = [found for end in _ENDS.get(last, ()) if (found := _there(answer, [*above, end])) is not None]
+    yield from beside
+    time = "step_time_s" if last in _IN_STEP_TIME else _SHARED.get(last)
+    if beside or above or time is None:
+        return
+    middle, *ends = (_there(answer, [time, end]) for end in ("value", "low", "high"))
+    for end in ends:
+        if middle and end:
+            yield mid * end / middle if last in _IN_STEP_TIME else mid * middle / end
 
 
 def _replayed(answer: Mapping[str, Any], parts: list[str]) -> Iterator[float]:

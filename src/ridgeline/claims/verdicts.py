@@ -60,7 +60,7 @@ def rows_of(row: LedgerRow, paper: Paper | None, ask: Ask) -> Iterator[dict[str,
 
 def outcome(claim: PaperClaim, ask: Ask) -> Outcome:
     """What comes out for a claim: of a bracketed one ours is the middle of the range over its open settings."""
-    if claim.checked not in COMPUTED:
+    if not claim.ours:
         return Outcome(verdict=claim.checked)
     found: list[ValueRange] = []
     answered: list[tuple[str, str, float]] = []
@@ -124,13 +124,15 @@ def _machine(command: str) -> str:
 
 def _verdict(claim: PaperClaim, ours: ValueRange) -> str:
     theirs = claim.theirs
-    if theirs is None:
-        return QUOTED  # an inverted share that nobody measured
+    if theirs is None or claim.checked == QUOTED:
+        return QUOTED  # an inverted share that nobody measured, and what a quoted quality costs
     near = abs(ours.mid - theirs) <= claim.tolerance * abs(theirs)
     if claim.checked == "identity":
         return HOLDS if near else MISS
     if claim.settings:
-        return INSIDE if ours.low <= theirs <= ours.high else MISS
+        above = 0.0 if claim.bound == "at least" else ours.low - theirs
+        gap = max(above, theirs - ours.high, 0.0)
+        return MISS if gap > claim.tolerance * abs(theirs) else WITHIN if gap else INSIDE
     if near:
         return WITHIN
     none = 1.0 if claim.unit == "x" else 0.0  # no effect at all
