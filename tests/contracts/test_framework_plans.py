@@ -21,7 +21,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "long context": ("llama-3.1-8b", "64xH100-SXM", {"seq_len": 131_072, "global_batch": 32}),
 }
 RUNS_NONE = {
-    "qlora on two cards": {"LitGPT", "Megatron-Bridge", "Megatron-LM", "torchtitan"},
+    "qlora on two cards": {"LitGPT", "Megatron-Bridge", "Megatron-LM", "Megatron-zero-bubble", "torchtitan"},
     "full fine-tune": {"DDP", "plain PyTorch"},
     "pretraining": {"DDP", "plain PyTorch", "torchtune"},
     "experts": {"DDP", "plain PyTorch", "torchtune"},

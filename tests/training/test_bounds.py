@@ -14,7 +14,7 @@ from ridgeline.training.bounds import bubble_fraction, uneven_bound_s
 from ridgeline.training.pipeline import durations_of, order, pipeline_schedule, pipeline_tasks
 
 ROUNDING = 1 + 1e-12  # sums in another order
-FOLDED = ("zb-v", "v-half", "v-min")
+FOLDED = ("zb-v", "v-half", "v-min", "v-half-vocab")
 FIXED = ["gpipe", "1f1b", "interleaved"]
 
 

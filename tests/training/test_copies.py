@@ -52,7 +52,7 @@ def times(framework: str, *, dp: int, zero: int) -> StageTimes:
     stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8, framework=framework))
     cost = stages.price(Layout())
     return stages.times(
-        stages.held(cost, (2,), pipeline_schedule("1f1b").layer_places(1, 1)),
+        stages.held(cost, (2,), pipeline_schedule("1f1b"), 1),
         sharding=Sharding(dp=dp, zero=zero),
         schedule=pipeline_schedule("1f1b"),
     )
@@ -84,7 +84,7 @@ def test_whole_gradients_are_copied_once_a_step() -> None:
 
 def test_parts_of_a_stage_name_its_copies() -> None:
     stages = StageModel(MODEL, NODE, Workload(seq_len=1024, global_batch=8, framework="fsdp1"))
-    held = stages.held(stages.price(Layout()), (2,), pipeline_schedule("1f1b").layer_places(1, 1))
+    held = stages.held(stages.price(Layout()), (2,), pipeline_schedule("1f1b"), 1)
     found = stages.times(held, sharding=Sharding(dp=8, zero=3), schedule=pipeline_schedule("1f1b"))
     tables = StageParts(held=held, times=found, recompute="none", recompute_layers=None).tables()
     assert float(tables["copies"].total_s.sum()) == pytest.approx(18 * numbers() / RATE)
@@ -98,7 +98,7 @@ def test_the_first_and_the_last_stage_add_up_a_tied_embeddings_gradients(tied: b
     model = from_dims(layers=4, hidden=1024, heads=8, vocab=1024, max_positions=1024, tied=tied)
     stages = StageModel(model, NODE, Workload(seq_len=1024, global_batch=8, framework="torch"))
     schedule = pipeline_schedule("1f1b")
-    held = stages.held(stages.price(Layout()), (1, 1, 1, 1), schedule.layer_places(4, 1))
+    held = stages.held(stages.price(Layout()), (1, 1, 1, 1), schedule, 1)
     found = stages.times(held, sharding=Sharding(dp=dp, pp=4), schedule=schedule)
     moved = Collective(
         name="tied", phase=Phase.FORWARD, kind=CollectiveKind.ALL_REDUCE, bytes=2.0**22, ranks=2, stride=1

@@ -15,8 +15,8 @@ from ridgeline.timeline.simulate import simulate
 from ridgeline.training.pipeline import KIND_LABEL, durations_of, order, pipeline_schedule, pipeline_tasks
 from ridgeline.training.zero_bubble import Skeleton, fill
 
-FOLDED = ("zb-v", "v-half", "v-min")
-SPLIT = ("v-half", "v-min", "zb-h1", "zb-h2", "zb-v")
+FOLDED = ("zb-v", "v-half", "v-min", "v-half-vocab")
+SPLIT = ("v-half", "v-half-vocab", "v-min", "zb-h1", "zb-h2", "zb-v")
 FUSED = ("gpipe", "1f1b", "interleaved")
 
 
@@ -86,7 +86,10 @@ def test_every_task_once_runs_through_and_keeps_its_memory(
         durations=durations_of((stages, chunks), send_s=send_s, **durations),
     )
     kinds = (0, 2, 3) if schedule in SPLIT else (0, 1)
-    want = sorted((kind, batch, chunk) for kind in kinds for batch in range(micro_batches) for chunk in range(chunks))
+    want = [(kind, batch, chunk) for kind in kinds for batch in range(micro_batches) for chunk in range(chunks)]
+    if pipeline_schedule(schedule).barriers():
+        want += [(kind, batch, 0) for kind in (4, 5) for batch in range(micro_batches)]
+    want.sort()
     for stage in range(stages):
         cells = zip(one.kind[stage].tolist(), one.micro_batch[stage].tolist(), one.chunk[stage].tolist(), strict=True)
         assert sorted(cells) == want

@@ -52,7 +52,7 @@ def times(
     model = StageModel(MODEL, machine, Workload(seq_len=1024, global_batch=64))
     split = (layers // (stages * chunks),) * stages * chunks
     return model.times(
-        model.held(model.price(Layout(tp=tp)), split, pipeline_schedule(schedule).layer_places(stages, chunks)),
+        model.held(model.price(Layout(tp=tp)), split, pipeline_schedule(schedule), chunks),
         sharding=Sharding(dp=dp, pp=stages),
         schedule=pipeline_schedule(schedule),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Required, TypedDict
 
 import numpy as np
@@ -95,7 +95,8 @@ class MemoryOptions(TypedDict, total=False):
     """Plans of one stage; every number may be an array over plans.
 
     `layers` counts the layers of each block kind on the stage; `first` and `last` say whether it
-    holds the embedding and the head (default: both). `in_flight` [1] is the peak number of
+    holds the embedding and the head (default: both), or a share of each with others, `ends` of them (default: 1).
+    `in_flight` [1] is the peak number of
     micro-batches held, in units of the stage's whole activations; `head_in_flight` that of the loss
     (1 but for schedules that run all forwards first). `micro_batches` of a step [1]: from the second
     one on, gradients of the first are there while activations are. `zero` 0..3 shards over `shard_ranks` ranks
@@ -117,6 +118,7 @@ class MemoryOptions(TypedDict, total=False):
     shard_ranks: ArrayLike | None
     first: ArrayLike
     last: ArrayLike
+    ends: int
     in_flight: ArrayLike
     head_in_flight: ArrayLike
     micro_batches: ArrayLike
@@ -172,6 +174,25 @@ class MemoryStage:
         return found
 
 
+def shared_ends(profile: GraphProfile, stages: int) -> GraphProfile:
+    """The profile where so many stages have an equal share each of the vocabulary's two ends."""
+    if stages == 1:
+        return profile
+
+    def share(part: PartMemory) -> PartMemory:
+        sums = {name: getattr(part, name) for name in ("trained", "frozen", "quantized", "states", "largest")}
+        return replace(
+            part,
+            **{
+                name: replace(one, dense=one.dense / stages, repeated=one.repeated / stages)
+                for name, one in sums.items()
+            },
+        )
+
+    ends = {name: share(getattr(profile, name)) for name in ("embedding", "head", "table")}
+    return replace(profile, **ends, vocab=-(-profile.vocab // stages))
+
+
 def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryStage:
     """The stage that `options` describe; unknown names and block kinds are refused."""
     for name in options:
@@ -185,7 +206,7 @@ def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryS
     ranks = options.get("shard_ranks")
     limit = options.get("recompute_layers")
     return MemoryStage(
-        profile=profile_graph(graph, workload, runtime),
+        profile=shared_ends(profile_graph(graph, workload, runtime), options.get("ends", 1)),
         runtime=runtime,
         shares=shares_of(
             workload,

@@ -99,9 +99,10 @@ class Predictor:
 
     def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
         """Prices and layers of every stage of a plan, and their times."""
-        cost = self.price(plan).with_logits(cross_entropy(plan.loss).logits_again())
         schedule = pipeline_schedule(plan.schedule)
-        held = self.stages.held(cost, self.split(plan), schedule.layer_places(plan.pp, plan.chunks))
+        cost = self.stages.shared(self.price(plan), schedule, plan.pp)
+        cost = cost.with_logits(cross_entropy(plan.loss).logits_again())
+        held = self.stages.held(cost, self.split(plan), schedule, plan.chunks)
         sharding = Sharding(
             dp=plan.dp,
             pp=plan.pp,
@@ -171,7 +172,7 @@ class Predictor:
     def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> MemoryOptions:
         """What is asked about the memory of a plan's stages."""
         schedule = pipeline_schedule(plan.schedule)
-        counts, first, last = self.stages.spread(self.split(plan), schedule.layer_places(plan.pp, plan.chunks))
+        counts, first, last = self.stages.spread(self.split(plan), schedule, plan.chunks)
         micro_batches = plan.micro_batches(self.workload.global_batch)
         per_stage = counts.sum(axis=1)
         return MemoryOptions(
@@ -187,6 +188,7 @@ class Predictor:
             layers={name: per_stage[:, i] for i, name in enumerate(self.stages.block_names)},
             first=first.sum(axis=1) > 0,
             last=last.sum(axis=1) > 0,
+            ends=plan.pp if schedule.barriers() else 1,
             in_flight=in_flight,
             head_in_flight=schedule.head_in_flight(micro_batches),
             micro_batches=micro_batches,

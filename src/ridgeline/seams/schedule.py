@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2, 3
+FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, SHARED_FORWARD, SHARED_BACKWARD = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,25 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedPasses:
+    """Times of one micro-batch in passes that all stages take part in, (..., P) arrays, and between them [s].
+
+    `forward_s` and `backward_s` are a stage's share; the last place's result reaches all of them in `spread_s`, and
+    `barriers_s` are what they exchange after the forwards and, where there are two, after the backwards.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    spread_s: Floats
+    barriers_s: tuple[Floats, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Durations:
     """Times of one micro-batch at each chunk, (P, v) arrays [s]: forward, the two parts of a backward, and sends.
 
-    `onward_s` is to hand a forward's result to the next place, `homeward_s` a gradient to the one before.
+    `onward_s` is to hand a forward's result to the next place, `homeward_s` a gradient to the one before; `shared` are
+    the passes that all stages take part in, where a schedule has any.
     """
 
     forward_s: Floats
@@ -46,14 +61,16 @@ class Durations:
     weight_s: Floats
     onward_s: Floats
     homeward_s: Floats
+    shared: SharedPasses | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """Program order of every stage; each array is (P, N), row s lists the tasks of stage s.
 
-    `kind` is FORWARD, BACKWARD (both parts at once), BACKWARD_INPUT or BACKWARD_WEIGHT; `places` (P, v) is the place in
-    the chain of each stage's chunk, `chains` the number of chains that they make.
+    `kind` is FORWARD, BACKWARD (both parts at once), BACKWARD_INPUT, BACKWARD_WEIGHT or one of the two passes that all
+    stages share; `places` (P, v) is the place in the chain of each stage's chunk, `chains` the number of chains that
+    they make.
     """
 
     places: Integers
@@ -110,6 +127,13 @@ class PipelineSchedule(Technique):
     def chunk_counts(self, stages: int, most: int) -> Iterable[int]:
         """Chunks of a stage that it may have on so many stages, at most `most` of them where it is free to choose."""
         return (1,)
+
+    def barriers(self) -> int:
+        """Exchanges of all stages between a micro-batch's last forward and first backward [1]; 0: the ends hold them.
+
+        With any, each stage holds an equal share of the vocabulary's two ends, and runs it in passes of its own.
+        """
+        return 0
 
     def refusal(self, shape: Shape) -> str:
         """Why it is not defined for a shape, with the nearest that is; '' where it is."""

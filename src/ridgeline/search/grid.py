@@ -24,7 +24,7 @@ from ridgeline.cost.price import BlockCost
 from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
 from ridgeline.memory.activations import kept_bytes
-from ridgeline.memory.query import MemoryOptions, MemoryStage, as_array, resolve
+from ridgeline.memory.query import MemoryOptions, MemoryStage, as_array, resolve, shared_ends
 from ridgeline.memory.stage import device_memory, device_peak, host_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
@@ -215,8 +215,11 @@ class PricedGrid:
     ) -> Group:
         model, axes, stages = self.predictor.stages, family.axes, family.stages
         split = self.predictor.split(Plan(pp=stages, chunks=chunks, layer_split=layer_split, schedule=schedule.text))
-        places = schedule.layer_places(stages, chunks)
-        layers = model.held(family.cost, split, places)
+        cost = family.cost
+        if schedule.barriers():
+            cost = model.shared(cost, schedule, stages).with_logits(axes.logits_again)
+            cost = model.exchanged(cost, family.sharding)
+        layers = model.held(cost, split, schedule, chunks)
         counts, first, last = layers.counts, layers.first, layers.last
         times = model.times(
             layers,
@@ -231,6 +234,7 @@ class PricedGrid:
             count = counts[stage].sum(axis=0)
             return replace(
                 family.held,
+                profile=shared_ends(family.held.profile, stages if schedule.barriers() else 1),
                 layers={name: as_array(count[i]) for i, name in enumerate(model.block_names)},
                 first=as_array(float(first[stage].sum()) > 0),
                 last=as_array(float(last[stage].sum()) > 0),

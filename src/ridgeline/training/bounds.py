@@ -168,12 +168,16 @@ class StepBound:
         self.split = schedule.splits
         self.m = np.asarray(micro_batches, dtype=np.float64)
         forward, inputs, weights = times.forward_s, times.backward_input_s, times.backward_weight_s
+        worked = weights
+        if times.shared is not None:  # passes of each stage's own, here with its first chunk
+            passes = times.shared.forward_s + times.shared.backward_s
+            worked = weights + passes[..., None] * (np.arange(weights.shape[-1]) == 0)
         self.pipeline_s = uneven_bound_s(
             schedule,
             micro_batches,
             forward_s=forward,
             backward_input_s=inputs,
-            backward_weight_s=weights,
+            backward_weight_s=worked,
             send_forward_s=times.send_forward_s,
             send_backward_s=times.send_backward_s,
         )
@@ -183,7 +187,7 @@ class StepBound:
         self.pieces = times.pieces
         self.gathers_s, self.reduces_s = (by_stage(over_chunks(each)) for each in (times.gather_s, times.reduce_s))
         self.optimizer_s = by_stage(times.optimizer_s)
-        self.work_s = by_stage(over_chunks(forward + inputs + weights))
+        self.work_s = by_stage(over_chunks(forward + inputs + worked))
         way = forward[..., 0] + times.send_forward_s[..., 0]
         if not self.split:  # split-off weight gradients may fill the way back
             back = np.roll(times.send_backward_s[..., 0], -1, axis=-1)  # from the stage after it

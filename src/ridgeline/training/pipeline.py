@@ -18,6 +18,7 @@ from ridgeline.seams.schedule import (
     BACKWARD,
     BACKWARD_WEIGHT,
     FORWARD,
+    SHARED_FORWARD,
     Durations,
     Integers,
     Order,
@@ -25,7 +26,7 @@ from ridgeline.seams.schedule import (
     Shape,
 )
 
-KIND_LABEL = ("F", "B", "Bi", "W")
+KIND_LABEL = ("F", "B", "Bi", "W", "S", "T")
 
 
 def pipeline_schedule(name: str) -> PipelineSchedule:
@@ -123,7 +124,7 @@ def stage_table(value: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]
         ) from None
 
 
-SEND_FORWARD, SEND_BACKWARD = 4, 5
+SEND_FORWARD, SEND_BACKWARD = 6, 7
 LABEL = (*KIND_LABEL, "send F", "send B")
 
 
@@ -149,7 +150,7 @@ def _place(order: Order) -> _Placed:
     stage_at[chain] = np.arange(order.stages)[:, None]
     neighbour = np.where(kind == FORWARD, position + 1, position - 1)
     length = chain.size // order.chains
-    inside = (neighbour >= 0) & (neighbour // length == position // length) & (kind != BACKWARD_WEIGHT)
+    inside = (neighbour >= 0) & (neighbour // length == position // length) & (kind < BACKWARD_WEIGHT)
     return _Placed(
         kind=kind,
         micro_batch=order.micro_batch.ravel(),
@@ -177,7 +178,8 @@ def pipeline_tasks(
     Streams 0..P-1 are the stages' compute engines; then one per directed pair of stages that exchange
     anything, named 'link 0>1', which sends in the order in which its source stage produces. Transfers are tasks
     of their own, so they overlap with compute; those that take no time are left out. Compute tasks come
-    first: task s * N + i is entry i of row s of the order.
+    first: task s * N + i is entry i of row s of the order. Passes that all stages share take none before
+    `shared_passes.with_barriers`.
 
     Parameters
     ----------
@@ -193,7 +195,8 @@ def pipeline_tasks(
     shape = (order.stages, order.chunks)
     placed = _place(order)
     whole = np.add(backward_input_s, backward_weight_s)
-    table = np.stack([stage_table(time, shape) for time in (forward_s, whole, backward_input_s, backward_weight_s)])
+    times = (forward_s, whole, backward_input_s, backward_weight_s, 0.0, 0.0)
+    table = np.stack([stage_table(time, shape) for time in times])
     compute_s = table[placed.kind, placed.stage, placed.chunk]
     sends = np.stack((stage_table(send_forward_s, shape), stage_table(send_backward_s, shape)))
     send_s = sends[(placed.kind != FORWARD).astype(np.int8), placed.stage, placed.chunk]
@@ -234,7 +237,7 @@ def _dependencies(
     arrival = task.copy()
     arrival[source] = count + np.arange(source.size)
     is_forward, is_weight = placed.kind == FORWARD, placed.kind == BACKWARD_WEIGHT
-    is_input = ~(is_forward | is_weight)
+    is_input = ~(is_forward | is_weight) & (placed.kind < SHARED_FORWARD)
     # Tables over (position + 1, micro-batch): forward results, backward results, own backward; of each chain with a
     # row before it, which stands for nothing, and one behind it, for the loss.
     ready = np.full((3, order.chains * (length + 2), order.micro_batches), -1, dtype=np.int64)
@@ -244,7 +247,7 @@ def _dependencies(
     ready[2, row[is_input], column[is_input]] = task[is_input]
     ready[1, length + 1 :: length + 2] = ready[0, length :: length + 2]
     line = np.where(is_forward, 0, np.where(is_weight, 2, 1))
-    wait = ready[line, row + np.array((-1, 1, 0))[line], column]
+    wait = np.where(placed.kind < SHARED_FORWARD, ready[line, row + np.array((-1, 1, 0))[line], column], -1)
     has = np.concatenate((wait >= 0, np.ones(source.size, dtype=np.bool_)))
     dep_start = np.concatenate(([0], np.cumsum(has)))
     return dep_start, np.concatenate((wait[wait >= 0], source))
@@ -263,6 +266,6 @@ def _bytes(
     held = stage_table(activation_bytes, shape)
     early = held * stage_table(input_freed_share, shape)
     nothing = np.zeros(shape)
-    alloc = np.stack((held, nothing, nothing, nothing))[placed.kind, placed.stage, placed.chunk]
-    free = np.stack((nothing, held, early, held - early))[placed.kind, placed.stage, placed.chunk]
+    alloc = np.stack((held, *[nothing] * 5))[placed.kind, placed.stage, placed.chunk]
+    free = np.stack((nothing, held, early, held - early, nothing, nothing))[placed.kind, placed.stage, placed.chunk]
     return np.concatenate((alloc, np.zeros(sends))), np.concatenate((free, np.zeros(sends)))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.price import BlockCost
 from ridgeline.lower.params import RankParams
 from ridgeline.lower.work import Layout, Number
+from ridgeline.seams.schedule import SharedPasses
 
 Floats = NDArray[np.float64]
 
@@ -103,7 +104,7 @@ class StageTimes:
     `host_copy_s` is the time in which the host link takes what a chunk's forward keeps, and again gives it back;
     `host_wait_s` of each forward and `host_back_wait_s` of each backward is what that takes longer than the compute.
     `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
-    tied embedding's gradients over the first and the last stage.
+    tied embedding's gradients over the first and the last stage. `shared` are passes that all stages take part in.
     """
 
     forward_s: Floats
@@ -124,3 +125,4 @@ class StageTimes:
     host_copy_s: Floats | float = 0.0
     host_wait_s: Floats | float = 0.0
     host_back_wait_s: Floats | float = 0.0
+    shared: SharedPasses | None = None

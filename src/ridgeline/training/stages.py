@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +25,7 @@ from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.seams.recompute import RecomputeRule, recompute_rule
 from ridgeline.seams.registry import each_name
-from ridgeline.seams.schedule import Integers, PipelineSchedule
+from ridgeline.seams.schedule import PipelineSchedule, SharedPasses
 from ridgeline.training.exchanges import (
     CopySeconds,
     Sharding,
@@ -60,7 +61,6 @@ class StageModel:
             name: rank_params(block.ops, layout, self.workload, experts=block.experts)
             for name, block in graph.blocks.items()
         }
-        embedded, headed = (rank_params(ops, layout, self.workload) for ops in (graph.embedding, graph.head))
         return LayoutCost(
             layout=layout,
             blocks={
@@ -74,6 +74,14 @@ class StageModel:
                 for name, block in graph.blocks.items()
             },
             block_params=params,
+            **self._ends(layout),
+        )
+
+    def _ends(self, layout: Layout) -> _Ends:
+        """Prices and parameters of embedding and head."""
+        sharder, graph = Sharder(self.workload, layout), self.model.graph
+        embedded, headed = (rank_params(ops, layout, self.workload) for ops in (graph.embedding, graph.head))
+        return _Ends(
             embedding=self.pricer.block(
                 sharder.end(graph.embedding), layout, tensors=embedded.tensors, python={"embedding": 1.0}
             ),
@@ -82,24 +90,42 @@ class StageModel:
             head_params=headed,
         )
 
+    def shared(self, cost: LayoutCost, schedule: PipelineSchedule, stages: int) -> LayoutCost:
+        """The prices where each of so many stages has a share of the ends, if the schedule says so; no exchanges yet.
+
+        What an end does besides its tables and logits, as a norm, is done by every stage.
+        """
+        if not schedule.barriers():
+            return cost
+        divided = replace(cost.layout, tp=np.asarray(cost.layout.tp) * stages, sequence_parallel=0)
+        return replace(cost, **self._ends(divided), gather_s=(), reduce_s=())
+
     def rule(self, recompute: str) -> RecomputeRule:
         """The rule of recompute that a plan names, as the workload's framework understands it."""
         return recompute_rule(recompute, self.workload.policy.selective)
 
-    def spread(self, split: tuple[int, ...], places: Integers) -> tuple[NDArray[np.int64], Floats, Floats]:
+    def spread(
+        self, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int
+    ) -> tuple[NDArray[np.int64], Floats, Floats]:
         """Layers of each block kind (P, v, kinds), embeddings and heads (P, v) of every stage and chunk [1].
 
-        `split` are the layers of each place, `places` (P, v) of one chain.
+        `split` are the layers of each place in one chain. Shares of the ends are with the first chunk of each stage.
         """
+        places = schedule.layer_places(len(split) * schedule.copies // chunks, chunks)
         kinds = np.array([self.block_names.index(name) for name in self.model.graph.layers])
         place_of_layer = np.searchsorted(np.cumsum(split), np.arange(len(kinds)), side="right")
         table = np.zeros((len(split), len(self.block_names)), dtype=np.int64)
         np.add.at(table, (place_of_layer, kinds), 1)
-        return table[places], (places == 0).astype(float), (places == places.max()).astype(float)
+        first, last = (places == 0).astype(float), (places == places.max()).astype(float)
+        if schedule.barriers():
+            first = last = np.broadcast_to(np.arange(chunks) == 0, places.shape).astype(float)
+        return table[places], first, last
 
-    def held(self, cost: LayoutCost, split: tuple[int, ...], places: Integers) -> StageLayers:
+    def held(
+        self, cost: LayoutCost, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int
+    ) -> StageLayers:
         """What `spread` says, with its prices."""
-        counts, first, last = self.spread(split, places)
+        counts, first, last = self.spread(split, schedule, chunks)
         return StageLayers(cost=cost, names=self.block_names, counts=counts, first=first, last=last)
 
     def times(
@@ -112,7 +138,8 @@ class StageModel:
         recompute_layers: Number | None = None,
     ) -> StageTimes:
         """All times of the stages for these plans; `recompute` names rules, `recompute_layers` limit those by layer."""
-        forward, inputs, weights = (held.chunks(partial(_phase, part)) for part in _PARTS)
+        alone = replace(held, last=held.last * 0.0) if schedule.barriers() else held
+        forward, inputs, weights = (alone.chunks(partial(_phase, part)) for part in _PARTS)
         for name, chosen in each_name(recompute):
             if self.rule(name).repeats():
                 again_s = held.layers(partial(_again, name))
@@ -126,10 +153,12 @@ class StageModel:
             chains=schedule.copies,
         )  # fmt: skip
         copies = self._copies(held, sharding)
-        exchanged = copies.once_s + self._tied(held, sharding)
+        exchanged = copies.once_s + (0.0 if schedule.barriers() else self._tied(held, sharding))
         if schedule.copies > 1:
             exchanged = exchanged + self._mirrored(held, sharding)
-        neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, 2.0 - held.first - held.last, 0.0)
+        at = schedule.layer_places(*held.first.shape)
+        apart = 2.0 - (at == 0) - (at == at.max())
+        neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, apart, 0.0)
         messages = neighbours * self.pricer.message_seconds()
         turns, back_turns = self._turns(held, sharding)
         return StageTimes(
@@ -148,7 +177,28 @@ class StageModel:
             message_s=messages,
             turn_s=turns,
             back_turn_s=back_turns,
+            shared=self._shared(held, sharding, schedule.barriers()) if schedule.barriers() else None,
         )
+
+    def _shared(self, held: StageLayers, sharding: Sharding, barriers: int) -> SharedPasses:
+        """Times of the vocabulary's passes and of what stages exchange around them [s].
+
+        The last place's result, and the gradient that comes back to it, cross a ring of the stages once: as long as to
+        gather as much. Statistics are three fp32 numbers of a token.
+        """
+        head, layout, stages = held.cost.head, held.cost.layout, held.counts.shape[-3]
+        forward, inputs, weights = (np.asarray(getattr(head, part).seconds)[..., None] for part in _PARTS)
+        early, late = (forward + inputs, weights) if barriers == 1 else (forward, inputs + weights)
+        each = np.asarray(layout.tp) * layout.cp * sharding.dp
+        moved = partial(exchanged_s, ranks=stages, stride=each, machine=self.machine)
+        whole = moved(CollectiveKind.ALL_GATHER, self.sent_bytes(layout))
+        told = moved(CollectiveKind.ALL_REDUCE, layout.tokens(self.workload.seq_len) * _STATISTICS_BYTES)
+        ends = (told + whole,) if barriers == 1 else (told, whole)
+        one = np.ones(stages)
+        return SharedPasses(
+            forward_s=early * one, backward_s=late * one, spread_s=np.asarray(whole),
+            barriers_s=tuple(map(np.asarray, ends)),
+        )  # fmt: skip
 
     def _turns(self, held: StageLayers, sharding: Sharding) -> tuple[Floats, Floats]:
         """Host time of a micro-batch at one chunk beside its layers, forward and backward, less the device's work [s].
@@ -301,4 +351,12 @@ def _where(sharded: Bools, seconds: Floats) -> Floats | float:
     return sharded * seconds if np.any(seconds) else 0.0
 
 
+class _Ends(TypedDict):
+    embedding: BlockCost
+    head: BlockCost
+    embedding_params: RankParams
+    head_params: RankParams
+
+
+_STATISTICS_BYTES = 12.0  # of a token: the largest logit, the sum of exponents and the right one, in fp32
 _PARTS = ("forward", "backward_input", "backward_weight")

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Number
 from ridgeline.plan.plan import Plan
-from ridgeline.seams.schedule import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Durations, Order
+from ridgeline.seams.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Durations, Order
 from ridgeline.training.exchanges import SLOWDOWN, ShardExchange, exchange_rules
 from ridgeline.training.pipeline import LABEL, order, pipeline_schedule, pipeline_tasks
+from ridgeline.training.shared_passes import with_barriers
 from ridgeline.training.stage_times import StageTimes
 
-GATHER, REDUCE, UPDATE = 6, 7, 8
-STEP_LABEL = (*LABEL, "gather", "reduce", "update")
+GATHER, REDUCE, UPDATE = 8, 9, 10
+STEP_LABEL = (*LABEL, "gather", "reduce", "update", "spread", "barrier")
 Floats = NDArray[np.float64]
 
 
@@ -42,6 +43,7 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
             weight_s=times.backward_weight_s,
             onward_s=times.send_forward_s,
             homeward_s=times.send_backward_s,
+            shared=times.shared,
         ),
     )
     base = pipeline_tasks(
@@ -52,6 +54,8 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
         send_forward_s=times.send_forward_s,
         send_backward_s=times.send_backward_s,
     )
+    if times.shared is not None:
+        base = with_barriers(base, sequence, times.shared)
     return _StepBuilder(base, sequence, times, rules).build()
 
 
@@ -93,8 +97,8 @@ class _StepBuilder:
     def _flags(self, sequence: Order) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which compute tasks wait for weights, and which are followed by a reduction."""
         is_forward = self.kind == FORWARD
-        makes_gradient = ~is_forward & (self.kind != BACKWARD_INPUT)
-        uses_weights = self.kind != BACKWARD_WEIGHT
+        makes_gradient = (self.kind == BACKWARD) | (self.kind == BACKWARD_WEIGHT)
+        uses_weights = self.kind < BACKWARD_WEIGHT
         slot = self.stage * sequence.chunks + self.chunk
         gather = np.zeros(self.compute, dtype=bool)
         reduce = np.zeros(self.compute, dtype=bool)
