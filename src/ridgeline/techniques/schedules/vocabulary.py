@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ridgeline.facts.records import Fact
 from ridgeline.seams.schedule import Durations, Integers, Order, PipelineSchedule, Shape
-from ridgeline.seams.technique import param
+from ridgeline.seams.technique import EXACT, param
 from ridgeline.techniques.schedules.zero_bubble import VHalf
 from ridgeline.training.pipeline import alternating
 from ridgeline.training.shared_passes import with_shared_passes
@@ -24,6 +25,7 @@ class _VocabularyPasses(PipelineSchedule):
     """Passes S and T of every stage around barriers; the published algorithm says how many."""
 
     source: ClassVar[tuple[str, ...]] = ("vocabulary-parallelism-2024",)
+    quality: ClassVar[Fact | None] = EXACT
     closed: ClassVar[bool] = False
     algorithm: int = param(2, "1", "1: two barriers, T makes both gradients; 2: one, S makes the input's", low=1, high=2)
 
