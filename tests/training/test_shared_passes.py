@@ -108,8 +108,7 @@ def test_the_published_order_of_methods_on_8_gpus() -> None:
     and 160.8 at 32K. Peak memory 30,156, 30,156, 20,932 and 20,340 MB."""
     spread = (4, 4, 4, 5, 5, 5, 5, 0)
     base, redis, first, second = (
-        step(256_000, *one)
-        for one in (("1f1b",), ("1f1b", spread), ("1f1b-vocab(algorithm=1)",), ("1f1b-vocab",))
+        step(256_000, *one) for one in (("1f1b",), ("1f1b", spread), ("1f1b-vocab(algorithm=1)",), ("1f1b-vocab",))
     )
     assert base[0] > redis[0] > 1.25 * first[0]
     assert first[0] == pytest.approx(second[0], rel=0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Required, TypedDict
+from typing import Any, Required, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -180,17 +180,19 @@ def shared_ends(profile: GraphProfile, stages: int) -> GraphProfile:
         return profile
 
     def share(part: PartMemory) -> PartMemory:
-        sums = {name: getattr(part, name) for name in ("trained", "frozen", "quantized", "states", "largest")}
-        return replace(
-            part,
-            **{
-                name: replace(one, dense=one.dense / stages, repeated=one.repeated / stages)
-                for name, one in sums.items()
-            },
-        )
+        sums: dict[str, Any] = {}
+        for name in ("trained", "frozen", "quantized", "states", "largest"):
+            whole: Divided = getattr(part, name)
+            sums[name] = replace(whole, dense=whole.dense / stages, repeated=whole.repeated / stages)
+        return replace(part, **sums)
 
-    ends = {name: share(getattr(profile, name)) for name in ("embedding", "head", "table")}
-    return replace(profile, **ends, vocab=-(-profile.vocab // stages))
+    return replace(
+        profile,
+        embedding=share(profile.embedding),
+        head=share(profile.head),
+        table=share(profile.table),
+        vocab=-(-profile.vocab // stages),
+    )
 
 
 def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryStage:

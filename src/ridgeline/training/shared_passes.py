@@ -161,8 +161,7 @@ def with_barriers(base: TaskGraph, order: Order, shared: SharedPasses) -> TaskGr
 
     The exchanges are tasks of streams of their own, one for each kind, in the order of micro-batches.
     """
-    stages, width = order.kind.shape
-    compute, m = stages * width, order.micro_batches
+    (stages, width), m = order.kind.shape, order.micro_batches
     kind, batch = order.kind.ravel(), order.micro_batch.ravel()
     stage = np.repeat(np.arange(stages), width)
     place = order.places[stage, order.chunk.ravel()]

@@ -20,7 +20,7 @@ from ridgeline.cost.price import BlockCost, Pricer
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.chains import Chains
-from ridgeline.lower.params import rank_params
+from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.seams.recompute import RecomputeRule, recompute_rule
@@ -121,9 +121,7 @@ class StageModel:
             first = last = np.broadcast_to(np.arange(chunks) == 0, places.shape).astype(float)
         return table[places], first, last
 
-    def held(
-        self, cost: LayoutCost, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int
-    ) -> StageLayers:
+    def held(self, cost: LayoutCost, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int) -> StageLayers:
         """What `spread` says, with its prices."""
         counts, first, last = self.spread(split, schedule, chunks)
         return StageLayers(cost=cost, names=self.block_names, counts=counts, first=first, last=last)

@@ -27,7 +27,9 @@ class _VocabularyPasses(PipelineSchedule):
     source: ClassVar[tuple[str, ...]] = ("vocabulary-parallelism-2024",)
     quality: ClassVar[Fact | None] = EXACT
     closed: ClassVar[bool] = False
-    algorithm: int = param(2, "1", "1: two barriers, T makes both gradients; 2: one, S makes the input's", low=1, high=2)
+    algorithm: int = param(
+        2, "1", "1: two barriers, T makes both gradients; 2: one, S makes the input's", low=1, high=2
+    )
 
     def barriers(self) -> int:
         """Exchanges between a micro-batch's last forward and first backward [1]: two, or one where S makes more."""
@@ -42,11 +44,11 @@ class _VocabularyPasses(PipelineSchedule):
 class VocabularyOneForwardOneBackward(_VocabularyPasses):
     """Vocabulary Parallelism in 1F1B: each stage has 1/P of the embedding and the head, and a pass S and T of each.
 
-    A micro-batch's last forward is broadcast; every stage multiplies it with its share of the vocabulary (S), statistics
-    of the softmax are summed, and T makes what gradients are left; exchanges run on streams of their own. Each barrier
-    keeps one more micro-batch in flight than 1F1B. The lookups run with each stage's forward. Left out: the sum of the
-    looked-up rows and the broadcast of their gradient, which hide, and what algorithm 2 rescales. Norms and position
-    tables at the ends are counted on every stage.
+    A micro-batch's last forward is broadcast; every stage multiplies it with its share of the vocabulary (S),
+    statistics of the softmax are summed, and T makes what gradients are left; exchanges run on streams of their own.
+    Each barrier keeps one more micro-batch in flight than 1F1B. The lookups run with each stage's forward. Left out:
+    the sum of the looked-up rows and the broadcast of their gradient, which hide, and what algorithm 2 rescales. Norms
+    and position tables at the ends are counted on every stage.
     """
 
     key: ClassVar[str] = "1f1b-vocab"
