@@ -20,6 +20,7 @@ from ridgeline.scenario.serving_fields import (
 )
 
 Kind = StrEnum("Kind", ["models", "accelerators", "clusters", "processors"])
+Objective = StrEnum("Objective", ["time", "memory", "goodput", "dollars", "joules"])
 Evidence = StrEnum("Evidence", ["measured", "datasheet"])
 OperatorEvidence = StrEnum("OperatorEvidence", ["measured", "fitted", "borrowed", "datasheet"])
 
@@ -113,6 +114,27 @@ Example:
     own={"subject": _SUBJECT, "on": _ON, "region": _REGION, "as_json": _JSON},
     fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
 )
+COMMANDS["advise"] = Spec(
+    run="advising.advise",
+    short_help="Say which techniques would help, and by how much.",
+    help="Say what limits a scenario, which techniques and options would help alone and together, and at what cost.",
+    epilog="""\b
+Examples:
+  ridgeline advise llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
+  ridgeline advise qwen3-32b --serve --on 2xH100-SXM --tp 2 --rate 2
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
+    own={
+        "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        "objective": _option(
+            Objective | None, "--for", "less of what: time, memory, dollars, joules; more goodput of serving"
+        ),
+        "html": _option(_TEXT, "--html", "write a page with the waterfall; of FILE.svg the picture", metavar="FILE"),
+        "evidence": _RUNG, "as_json": _JSON,
+    },
+    fields={
+        **_RUN_FLAGS, "Serving: traffic and objective": TRAFFIC_FIELDS, "Serving: weights in host memory": HOST_FIELDS,
+    },
+)  # fmt: skip
 COMMANDS["op"] = Spec(
     run="operating.operate",
     short_help="Price one operator on some machines.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,6 +86,7 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
         Line(text=f"{pictures} by {asked.model} on {asked.cluster.name}, {divided}"),
         Line(text=f"{time_text(cost.seconds)} (80 % interval {time_text(cost.low_s)} to {time_text(cost.high_s)})"),
         Line(text=f"{what.batch / cost.seconds:.3g} pictures a second, {time_text(cost.step_s)} a step"),
+        *([Line(text=_wanted(asked, cost))] if asked.per_minute is not None else []),
         Line(text=_held(cost.memory)),
         blank(),
         Table(columns=("part", "time", "share"), rows=tuple(rows), right=right),
@@ -94,6 +96,14 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
         *(Line(text=f"assumed: {text}", indent=2, hang=2) for text in cost.assumptions),
         Line(text=f"rates: {cost.evidence.label}", indent=2, hang=2),
     ]  # fmt: skip
+
+
+def _wanted(asked: SamplingScenario, cost: SamplingCost) -> str:
+    """The devices that make as many pictures as are wanted, of those there are."""
+    groups = math.ceil((asked.per_minute or 0) / 60.0 * cost.seconds / asked.asked.batch)
+    return (
+        f"{asked.per_minute:,} pictures a minute take {groups * asked.by.devices:,} devices of {asked.cluster.count:,}"
+    )
 
 
 def _held(memory: SamplingMemory) -> str:

@@ -6,7 +6,7 @@ quicker or slower than the ones that were measured, in all parts together; which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -57,6 +57,38 @@ def step_interval(
         host = max(0.0, sign * (hosts_s[end] - parts.get(HOST, 0.0)))
         shares.append(float(np.sqrt(np.square(alone).sum() + together**2 + host**2)) / busy)
     return whole * max(1.0 - shares[0], 0.0), whole * (1.0 + shares[1])
+
+
+def ratio_range(
+    before: Mapping[str, float], after: Mapping[str, float], *, predictor: Predictor, evidence: Evidence
+) -> tuple[float, float]:
+    """Low and high end of the ratio of two steps on one machine [1], `after` over `before`, whose parts err alike.
+
+    With A and B the whole times, a and b those of a part and f an end of its mechanism's factor the ratio becomes
+    (A + a (f - 1)) / (B + b (f - 1)); parts are independent, so that their deviations add as squares, and other
+    sources' factors move all parts together. What both have in common so leaves no error.
+    """
+    mechanism = _mechanisms(predictor, evidence)
+    causes = [{name: mechanism(name)} for name in {*before, *after}]
+    causes.append({name: _others(name) for name in {*before, *after} - {HOST, WAITING}})
+    return shared_error(before, after, causes)
+
+
+def shared_error(
+    before: Mapping[str, float], after: Mapping[str, float], causes: Iterable[Mapping[str, Factors]]
+) -> tuple[float, float]:
+    """The same for given causes: each names the parts that it moves together, and by which factors at both ends."""
+    whole_before, whole_after = sum(before.values()), sum(after.values())
+    middle, low, high = whole_after / whole_before, 0.0, 0.0
+    for cause in causes:
+        for end in (0, 1):
+            moved = [
+                whole + sum(parts.get(name, 0.0) * (factor[end] - 1.0) for name, factor in cause.items())
+                for whole, parts in ((whole_before, before), (whole_after, after))
+            ]
+            away = moved[1] / max(moved[0], 1e-30) / middle - 1.0
+            low, high = low + min(away, 0.0) ** 2, high + max(away, 0.0) ** 2
+    return middle * max(0.0, 1.0 - float(np.sqrt(low))), middle * (1.0 + float(np.sqrt(high)))
 
 
 def _beyond(factor: float, sign: float) -> float:

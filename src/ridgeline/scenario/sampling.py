@@ -33,6 +33,7 @@ SAMPLING_FIELDS: tuple[Field, ...] = (
     pick("attention_kernel", ("flash", "flash1", "flash2", "unfused"), "attention kernel"),
     pick("offload", OFFLOADS, "what waits in host memory: nothing, models not in use, or layers not in use"),
     yes("decoded", "words are read and pixels made as well"),
+    whole("pictures_per_minute", "pictures a minute that are wanted of the whole cluster"),
 )
 
 DIVISION_FIELDS: tuple[Field, ...] = (
@@ -53,6 +54,7 @@ class SamplingScenario:
     cluster: Cluster
     asked: Sampling
     by: Division
+    per_minute: int | None = None  # pictures a minute that are wanted of the whole cluster [1/min]
 
 
 def names_sampling(subject: str) -> bool:
@@ -78,11 +80,12 @@ def read_sampling(path: str | Path, words: Mapping[str, Table] | None = None) ->
     cluster = cluster_in(tables, place)
     asked = read_fields(tables.get("workload", {}), SAMPLING_FIELDS, failing("workload", place))
     asked.pop("task", None)
+    per_minute = asked.pop("pictures_per_minute", None)
     _need(asked, ("width", "height", "steps"), place)
     sampling = guarded("workload", {}, place, lambda: Sampling(**asked))
     stated = read_fields(tables.get("plan", {}), DIVISION_FIELDS, failing("plan", place))
     division = guarded("plan", {}, place, lambda: Division(**stated))
-    return SamplingScenario(model=meant, cluster=cluster, asked=sampling, by=division)
+    return SamplingScenario(model=meant, cluster=cluster, asked=sampling, by=division, per_minute=per_minute)
 
 
 def _need(values: Mapping[str, object], names: tuple[str, ...], place: Place) -> None:

@@ -1,0 +1,100 @@
+"""Advice on a scenario as a person wrote it: the baseline completed as `predict` does, its floor, its title."""
+
+from __future__ import annotations
+
+from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME
+from ridgeline.advise.composing import Question, advise
+from ridgeline.advise.training import UNITS, Trained, TrainingCase
+from ridgeline.errors import InputError
+from ridgeline.plan.plan import Plan
+from ridgeline.report.advice import Advice
+from ridgeline.report.report import Report
+from ridgeline.scenario.sampling import SamplingScenario
+from ridgeline.scenario.training import Scenario
+
+_MODEL_PARTS = ("matrix", "attention")
+_PICTURE_FLOOR = (
+    "the denoiser's products and attention at these prices; only fewer steps, other kernels or formats go below"
+)
+
+
+def advise_training(asked: Scenario, *, objective: str = TIME, evidence: str | None = None) -> Advice:
+    """Advice on a training scenario: of a step's time, memory, dollars or joules.
+
+    The floor is what the model's own products and attention take at the same prices, spread evenly over the devices:
+    no order, sharding, overlap or place of states goes below it, fewer FLOP or another number format may.
+    """
+    if objective == GOODPUT:
+        raise InputError("is of serving under an objective; say --for time of training", field="--for")
+    assert asked.plan is not None
+    priced = asked.cluster.price_usd_per_device_h
+    if objective == DOLLARS and priced is None:
+        raise InputError(f"no price is known of {asked.cluster.accelerator.name}; say time", field="--for")
+    base = Trained(workload=asked.workload, plan=asked.plan)
+    case = TrainingCase(
+        model=asked.model, cluster=asked.cluster, base=base, objective=objective, evidence=evidence
+    )  # fmt: skip
+    found, report = case.explained(base), case.report(base)
+    question = Question(
+        title=f"{asked.model.name} on {asked.cluster.name}: {asked.workload.task.value},"
+        f" {asked.workload.global_batch:,} sequences of {asked.workload.seq_len:,} tokens a step",
+        objective=objective, unit=UNITS[objective], baseline=plan_text(asked.plan),
+        capacity_bytes=asked.cluster.accelerator.memory_bytes, floor=_floor(report, objective, case),
+        assumed=asked.assumed,
+    )  # fmt: skip
+    return advise(case, question, found)
+
+
+def _floor(report: Report, objective: str, case: TrainingCase) -> tuple[float, str] | None:
+    if objective not in (TIME, DOLLARS):
+        return None
+    own = sum(one.seconds for one in report.shares if one.label in _MODEL_PARTS)
+    spread = own * report.model_flop / max(report.hardware_flop, report.model_flop)
+    spread *= report.plan.devices / case.cluster.count
+    usd = 1.0 if objective == TIME else spread and case.usd_per_s
+    return spread * usd, (
+        "the model's own products and attention at these prices, spread over all devices; only fewer FLOP or another"
+        " number format goes below"
+    )
+
+
+def advise_pictures(asked: SamplingScenario, *, objective: str | None = None) -> Advice:
+    """Advice on pictures: by default of the number a minute of all devices where one is wanted, else of time.
+
+    The floor is what the denoiser's products and attention take at the same prices.
+    """
+    from ridgeline.advise.pictures import UNITS as PICTURED
+    from ridgeline.advise.pictures import Pictured, PicturesCase
+
+    goal = objective or (TIME if asked.per_minute is None else GOODPUT)
+    if goal not in PICTURED:
+        raise InputError(f"of pictures it is one of {', '.join(PICTURED)}", field="--for", value=goal)
+    if goal == DOLLARS and asked.cluster.price_usd_per_device_h is None:
+        raise InputError(f"no price is known of {asked.cluster.accelerator.name}; say time", field="--for")
+    case = PicturesCase(
+        model=asked.model, cluster=asked.cluster, base=Pictured(asked=asked.asked, by=asked.by), objective=goal
+    )  # fmt: skip
+    what, base, cost = asked.asked, case.explained(case.base), case.cost(case.base)
+    own = sum(base.parts.get(name, 0.0) for name in _MODEL_PARTS)
+    timed = goal in (TIME, GOODPUT)
+    wanted = "" if asked.per_minute is None else f"{asked.per_minute:,} pictures a minute are wanted"
+    divided = ", ".join(f"{name} {size}" for name, size in vars(asked.by).items() if size > 1 and name != "warm")
+    question = Question(
+        title=f"{asked.model} on {asked.cluster.name}: {what.width} x {what.height}, {what.steps} steps",
+        objective=goal, unit=PICTURED[goal], load=wanted, inverse=goal == GOODPUT,
+        baseline=f"batch {what.batch}, {what.precision}, {what.execution}, {divided or 'one device a batch'}",
+        capacity_bytes=cost.memory.capacity_bytes,
+        floor=(base.value * own / cost.seconds, _PICTURE_FLOOR) if timed else None, assumed=cost.assumptions,
+    )  # fmt: skip
+    return advise(case, question, base)
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan by its fields that are not their defaults, degrees first."""
+    usual = Plan()
+    told = [f"{name} {getattr(plan, name)}" for name in ("tp", "pp", "cp", "dp") if getattr(plan, name) > 1]
+    told += [
+        f"{name.replace('_', ' ')} {value}" for name, value in vars(plan).items()
+        if value != getattr(usual, name) and name not in ("tp", "pp", "cp", "dp")
+    ]  # fmt: skip
+    return ", ".join([*told, "all else as `predict` takes it"])

@@ -1,0 +1,207 @@
+"""From a case to advice: what limits it, every change alone, the best stack, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from ridgeline.advise.cases import Case, Change, Outcome, S
+from ridgeline.advise.stacks import LEAST_GAIN, Stacker, Tried, explained_first
+from ridgeline.report.advice import Advice, Advised, AdvisedValue, LimitPart, StackStep
+from ridgeline.units import bytes_text, time_text
+
+_TOLD = 0.002  # of the whole: a part that changes by less is not told
+_FAR = 1e4  # times worse: a rate of nothing
+_DERIVED = ("definition", "none")  # sources that are none of the list
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked, in words: a title, the objective with its unit, what was written, what a replay used.
+
+    `floor` is the least that the value can be at the same prices and why, `assumed` what was taken where nothing was
+    said, `inverse` says that people are told 1 / value.
+    """
+
+    title: str
+    objective: str
+    unit: str
+    baseline: str
+    capacity_bytes: float
+    load: str = ""
+    floor: tuple[float, str] | None = None
+    assumed: Sequence[str] = ()
+    inverse: bool = False
+
+
+def advise(case: Case[S], asked: Question, base: Outcome) -> Advice:
+    """Advice on a case whose baseline came to `base`."""
+    runs = base.fits and isfinite(base.value)
+    stacker: Stacker[S] = Stacker(case=case)
+    alone = stacker.alone(base)
+    refused, illegal = dict(stacker.refused), dict(stacker.illegal)
+    useful = _best_of_slots(one for one in alone if not one.bounded and _helps(one.outcome, base))
+    helps = [
+        _advised(case, one, base, base if runs else None, by=place)
+        for place, one in enumerate(explained_first(useful))
+    ]  # fmt: skip
+    if case.bounds_nothing and runs:
+        stacker.promising = {one.change.key or one.change.slot for one in useful}
+    stack = stacker.stack(base)
+    steps = _steps(case, stack, base, asked.inverse)
+    last = case.explained(stack[-1].state) if stack else base
+    value = None if not runs else _shown(base.value, asked.inverse)
+    return Advice(
+        title=asked.title, objective=asked.objective, unit=asked.unit, baseline=asked.baseline, load=asked.load,
+        value=value, memory_bytes=base.memory_bytes, excess_bytes=base.excess_bytes,
+        capacity_bytes=asked.capacity_bytes, limits=limits(base), limit=limit_text(base),
+        floor=None if asked.floor is None else _shown(asked.floor[0], asked.inverse),
+        floor_why="" if asked.floor is None else asked.floor[1],
+        helps=tuple(helps), idle=_idle(alone, base, {one.written for one in helps}), refused=refused,
+        illegal=illegal, stack_effort=_programs(case, stack),
+        stack=steps, stack_gain=gain(case, base, last) if runs and stack else None,
+        stack_words=" ".join(one.change.words for one in stack),
+        best=_shown(last.value, asked.inverse) if last.fits and isfinite(last.value) else None,
+        tried=stacker.tried, simulated=stacker.simulated, assumed=tuple(asked.assumed),
+    )  # fmt: skip
+
+
+def _best_of_slots(found: Iterable[Tried[S]]) -> list[Tried[S]]:
+    """The best lever of each slot, and every technique, in order."""
+    kept: dict[str, Tried[S]] = {}
+    for one in found:
+        kept.setdefault(one.change.key or one.change.slot, one)
+    return list(kept.values())
+
+
+def _programs(case: Case[S], stack: Sequence[Tried[S]]) -> str:
+    """Programs that run the whole stack."""
+    found = case.programs(stack[-1].state) if stack else ()
+    listed = all(case.lists(one.change) for one in stack)
+    return ", ".join(found) or ("none whose options are known here" if stack and listed else "")
+
+
+def _helps(after: Outcome, base: Outcome) -> bool:
+    """Whether a change makes an unfit choice smaller, or a fit one better by `LEAST_GAIN`."""
+    if base.excess_bytes > 0.0:
+        return after.excess_bytes < base.excess_bytes * (1.0 - LEAST_GAIN)
+    return after.fits and after.value < base.value * (1.0 - LEAST_GAIN)
+
+
+def _shown(value: float, inverse: bool) -> float:
+    return 1.0 / value if inverse else value
+
+
+def gain(case: Case[S], before: Outcome, after: Outcome) -> AdvisedValue:
+    """How many times better the objective becomes [1], with the interval of the difference."""
+    low, high = case.range_of(before, after)
+    return AdvisedValue(value=before.value / after.value, low=1.0 / max(high, 1e-30), high=1.0 / max(low, 1e-30))
+
+
+def limits(found: Outcome) -> tuple[LimitPart, ...]:
+    """The parts of a time, the longest first."""
+    whole = sum(found.parts.values())
+    return tuple(
+        LimitPart(part=name, kind=found.kinds.get(name, ""), seconds=seconds, share=seconds / whole)
+        for name, seconds in sorted(found.parts.items(), key=lambda item: -item[1])
+        if seconds > _TOLD * whole
+    )
+
+
+def limit_text(found: Outcome) -> str:
+    """The longest part, and the share of the time that it takes."""
+    parts = limits(found)
+    if not parts:
+        return ""
+    first = parts[0]
+    return f"{first.part}{f' ({first.kind})' if first.kind and first.kind != first.part else ''}, {first.share:.0%}"
+
+
+def _advised(case: Case[S], one: Tried[S], base: Outcome, compared: Outcome | None, *, by: int) -> Advised:
+    after = case.explained(one.state) if base.parts or by < 1 else one.outcome
+    fits = compared is not None and after.fits
+    return Advised(
+        written=one.change.words, technique=one.change.key, what=one.change.what,
+        gain=gain(case, compared, after) if fits and compared is not None else None,
+        memory_bytes=after.memory_bytes, excess_bytes=after.excess_bytes, quality=quality_text(one.change),
+        effort=effort_text(case, one), why=why_text(base, after), then=limit_text(after),
+    )  # fmt: skip
+
+
+def _steps(case: Case[S], stack: Sequence[Tried[S]], base: Outcome, inverse: bool) -> tuple[StackStep, ...]:
+    before, found = base, []
+    for one in stack:
+        after = case.explained(one.state)
+        both = before.fits and after.fits and isfinite(before.value)
+        found.append(
+            StackStep(
+                written=one.change.words, technique=one.change.key,
+                value=_shown(after.value, inverse) if after.fits and isfinite(after.value) else None,
+                gain=gain(case, before, after) if both else None, memory_bytes=after.memory_bytes,
+                excess_bytes=after.excess_bytes, why=why_text(before, after), then=limit_text(after),
+            )
+        )  # fmt: skip
+        before = after
+    return tuple(found)
+
+
+def _idle(alone: Sequence[Tried[S]], base: Outcome, told: set[str]) -> dict[str, str]:
+    """Changes that do not help alone, each with how much worse it makes things."""
+    found: dict[str, str] = {}
+    for one in alone:
+        if one.change.words in told:
+            continue
+        found[one.change.words] = _idle_why(one, base)
+    return found
+
+
+def _idle_why(one: Tried[S], base: Outcome) -> str:
+    after = one.outcome
+    if _helps(after, base):
+        return "helps less than another value of the same word"
+    if after.excess_bytes > max(0.0, base.excess_bytes):
+        return "does not fit in memory"
+    if base.excess_bytes > 0.0:
+        return "takes as much memory"
+    worse = after.value / base.value - 1.0 if 0.0 < base.value < inf else 0.0
+    if worse < LEAST_GAIN:
+        return f"changes less than {LEAST_GAIN:.1%}"
+    if worse > _FAR:
+        return "does not keep to the objective at any rate"
+    return f"{'at least ' if one.bounded else ''}{worse:.1%} worse"
+
+
+def why_text(before: Outcome, after: Outcome) -> str:
+    """The part that gets shorter by most, in seconds before and after; what it saves of memory where it did not fit."""
+    unfit = before.excess_bytes > 0.0
+    was_by, now_by, told = (
+        (before.held, after.held, bytes_text) if unfit else (before.parts, after.parts, time_text)
+    )  # fmt: skip
+    change = {name: now_by.get(name, 0.0) - amount for name, amount in was_by.items()}
+    if not change:
+        return ""
+    name = min(change, key=lambda each: change[each])
+    if change[name] >= -_TOLD * sum(was_by.values()):
+        return ""
+    return f"{name} {told(was_by[name])} -> {told(now_by.get(name, 0.0))}{' a device' if unfit else ''}"
+
+
+def quality_text(change: Change[S]) -> str:
+    """What a change costs in accuracy, and who measured it."""
+    found = change.quality
+    if found is None:
+        return "not known here"
+    if found.source in _DERIVED:
+        return found.conditions
+    number = f"{found.value:g} {found.unit}".strip() + ": " if isfinite(found.value) else ""
+    return f"{number}{found.conditions} ({found.source})"
+
+
+def effort_text(case: Case[S], one: Tried[S]) -> str:
+    """Which programs have it, by their policy files and what the technique says."""
+    named: Mapping[str, str] = one.change.export
+    asked = () if named and not case.lists(one.change) else case.programs(one.state)
+    others = [each for each in asked if each not in named]
+    told = [f"{program} ({words})" for program, words in named.items()] + others
+    return ", ".join(told) or ("no program whose options are known here" if case.lists(one.change) else "")

@@ -1,0 +1,102 @@
+"""The command `advise`: what limits a scenario, which techniques would help, and by how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from ridgeline.cli.asking import (
+    TRAFFIC_NAMES,
+    blamed_on,
+    blamed_on_word,
+    cluster_words,
+    scenario_of,
+    serving_scenario_of,
+)
+from ridgeline.cli.flags import read_flags
+from ridgeline.cli.placing import with_placement
+from ridgeline.cli.screen import busy, printed
+from ridgeline.cli.simulating import measured_only, policies_of
+from ridgeline.errors import InputError, NoPlanError
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, HOST_FIELDS
+
+if TYPE_CHECKING:
+    from ridgeline.report.advice import Advice
+
+_HOST = ("cpu", "dram", "storage")
+_SERVING_WORDS = TRAFFIC_NAMES
+
+
+def advise(given: SimpleNamespace) -> None:
+    """Prints advice on a scenario; raises `NoPlanError` where it does not run and nothing tried makes it."""
+    given.words["region"] = given.region
+    found = _advice(given)
+
+    from ridgeline.report.advice_text import advice_as_dict, advice_blocks, advice_page, waterfall
+
+    if given.html is not None:
+        _write(given.html, waterfall(found) if given.html.endswith(".svg") else advice_page(found))
+    printed(given.as_json, lambda: advice_as_dict(found), lambda: advice_blocks(found))
+    if found.value is None and found.best is None:
+        raise NoPlanError("it does not run, and no stack of what was tried makes it; add devices or memory")
+
+
+def _advice(given: SimpleNamespace) -> Advice:
+    if given.serve or _of_traffic(given):
+        return _of_serving(given)
+    from ridgeline.scenario.sampling import names_sampling
+
+    if names_sampling(given.subject):
+        return _of_pictures(given)
+    asked = scenario_of(given.subject, given.on, given.words, planned=True)
+
+    from ridgeline.advise.asking import advise_training
+
+    with blamed_on(asked), busy("trying techniques"):
+        return advise_training(asked, objective=given.objective or "time", evidence=given.evidence)
+
+
+def _of_pictures(given: SimpleNamespace) -> Advice:
+    from ridgeline.advise.asking import advise_pictures
+    from ridgeline.scenario.sampling import read_sampling
+
+    measured_only(given.evidence, "a scenario of pictures")
+    tables = {"cluster": cluster_words(given.on, given.words.get("region"))}
+    asked = read_sampling(given.subject, {name: table for name, table in tables.items() if table})
+    return advise_pictures(asked, objective=given.objective)
+
+
+def _of_traffic(given: SimpleNamespace) -> bool:
+    """Whether a scenario file is about traffic, as its words of the workload say."""
+    if not given.subject.endswith(".toml"):
+        return False
+    from ridgeline.scenario.training import tables_of
+
+    return bool(tables_of(given.subject)[0].get("workload", {}).keys() & _SERVING_WORDS)
+
+
+def _of_serving(given: SimpleNamespace) -> Advice:
+    batch = read_flags({"batch": given.words.get("batch")}, BATCH_FIELDS).get("batch")
+    host = read_flags({name: given.words.get(name) for name in _HOST}, HOST_FIELDS)
+    measured_only(given.evidence, "--serve")
+    words = {name: None if name in _HOST else value for name, value in given.words.items()}
+    asked = with_placement(serving_scenario_of(given.subject, given.on, words))
+    if "offload" in asked.stated:
+        raise InputError("advice tries the places of weights itself; leave it out, and say --cpu", field="--offload")
+
+    from ridgeline.advise.asking_serving import advise_serving
+    from ridgeline.advise.serving_levers import Host
+
+    where = Host(processors=host.get("cpu", ""), dram_bytes=host.get("dram"), storage=host.get("storage", ""))
+    with blamed_on_word(asked), busy("replaying deployments"):
+        return advise_serving(
+            asked, objective=given.objective, batch=batch, policies=policies_of(asked), host=where
+        )  # fmt: skip
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", field="--html", value=path) from None

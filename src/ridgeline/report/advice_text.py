@@ -1,0 +1,207 @@
+"""Advice in words, tables and bars; as JSON; its waterfall as SVG and HTML."""
+
+from __future__ import annotations
+
+import html as markup
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from ridgeline.report.advice import Advice, AdvisedValue
+from ridgeline.report.blocks import Block, Line, Table, blank, html, labelled, listed
+from ridgeline.units import bytes_text, time_text
+
+_BAR = 40  # columns of the longest bar
+_REFUSED, _IDLE = 40, 24  # lines of those that do not apply, or do not help
+_SVG = (860.0, 26.0, 330.0, 380.0)  # px: width, a row, left of the bars, the longest bar
+
+
+def value_text(advice: Advice, value: float) -> str:
+    """A value of the objective with its unit."""
+    if advice.unit == "s":
+        return time_text(value)
+    if advice.unit == "byte":
+        return bytes_text(value)
+    return f"${value:,.4g}" if advice.unit.startswith("USD") else f"{value:,.4g} {advice.unit}"
+
+
+def gain_text(found: AdvisedValue | None) -> str:
+    """How many times better, with its interval."""
+    if found is None:
+        return "-"
+    return f"{found.value:.2f}x ({found.low:.2f} to {found.high:.2f})"
+
+
+def advice_blocks(advice: Advice) -> list[Block]:
+    """What `ridgeline advise` prints: limits, the floor, what helps, the best stack, what does not."""
+    rows = [("asked", f"less {advice.objective}" if advice.objective != "goodput" else "more goodput")]
+    rows += [("baseline", advice.baseline)]
+    rows += [("load", advice.load)] if advice.load else []
+    rows += [("now", _now(advice))]
+    rows += [("limited by", advice.limit)] if advice.limit and advice.fits else []
+    rows += [("at best", _floor(advice))] if advice.floor is not None else []
+    blocks: list[Block] = [Line(text=advice.title, strong=True), *labelled(rows), blank()]
+    blocks += _limits(advice)
+    blocks += _stack(advice)
+    blocks += _helps(advice)
+    blocks += _grouped("Tried, of no use alone", advice.idle)
+    blocks += _listed("Techniques that do not apply", advice.refused, _REFUSED)
+    told = f"{advice.tried:,} changes and stacks bounded, {advice.simulated:,} simulated or replayed"
+    return [*blocks, *listed((*advice.assumed, told), "Notes")[:-1]]
+
+
+def _now(advice: Advice) -> str:
+    if not advice.fits:
+        return (
+            f"does not fit: {bytes_text(advice.memory_bytes)} of {bytes_text(advice.capacity_bytes)} a device,"
+            f" {bytes_text(advice.excess_bytes)} too much"
+        )
+    value = "does not run" if advice.value is None else value_text(advice, advice.value)
+    return f"{value}; {bytes_text(advice.memory_bytes)} of {bytes_text(advice.capacity_bytes)} a device"
+
+
+def _floor(advice: Advice) -> str:
+    assert advice.floor is not None
+    return f"{value_text(advice, advice.floor)}: {advice.floor_why}"
+
+
+def _limits(advice: Advice) -> list[Block]:
+    if not advice.limits:
+        return []
+    rows = tuple(
+        (one.part, one.kind, time_text(one.seconds), f"{one.share:.0%}", "#" * max(1, round(one.share * _BAR)))
+        for one in advice.limits
+    )
+    title = "What limits it" if advice.fits else "What would limit it, if it did fit"
+    columns = ("part", "keeps busy", "time", "share", "")
+    table = Table(columns=columns, rows=rows, right=frozenset({"time", "share"}))
+    return [Line(text=title, strong=True), table, blank()]
+
+
+def _stack(advice: Advice) -> list[Block]:
+    if not advice.stack:
+        return [Line(text="Nothing tried helps by half a percent or more.", strong=True), blank()]
+    reached = "" if advice.best is None else f": {value_text(advice, advice.best)}"
+    total = "" if advice.stack_gain is None else f", {gain_text(advice.stack_gain)}"
+    fits = "" if advice.best is not None else " (it still does not fit)"
+    lines: list[Block] = [Line(text=f"Best stack{reached}{total}{fits}", strong=True)]
+    rows = [("as written", _bar_value(advice, advice.value), *_bar(advice, advice.value, advice.memory_bytes), "")]
+    for one in advice.stack:
+        told = f"{one.gain.value:.2f}x" if one.gain is not None else ""
+        rows.append((one.written, _bar_value(advice, one.value), *_bar(advice, one.value, one.memory_bytes), told))
+    by_memory = any(one.value is None for one in advice.stack) or advice.value is None
+    columns = ("step", advice.objective, "memory a device", "memory" if by_memory else "", "gain")
+    table = Table(columns=columns, rows=tuple(rows), right=frozenset({advice.objective, "memory a device", "gain"}))
+    last = [("write", advice.stack_words)] + ([("runs in", advice.stack_effort)] if advice.stack_effort else [])
+    return [*lines, table, blank(), *labelled(last), blank()]
+
+
+def _bar_value(advice: Advice, value: float | None) -> str:
+    return "does not fit" if value is None else value_text(advice, value)
+
+
+def _most(advice: Advice) -> tuple[bool, float]:
+    """Whether bars are of memory, as where the baseline does not fit, and the largest [the objective's or byte]."""
+    values = [advice.value, *(one.value for one in advice.stack)]
+    if None in values:
+        return True, max(advice.memory_bytes, *(one.memory_bytes for one in advice.stack))
+    return False, max(value for value in values if value is not None)
+
+
+def _bar(advice: Advice, value: float | None, memory_bytes: float) -> tuple[str, str]:
+    by_memory, most = _most(advice)
+    amount = memory_bytes if by_memory else (value or 0.0)
+    return bytes_text(memory_bytes), "#" * max(1, round(amount / most * _BAR / 2))
+
+
+def _helps(advice: Advice) -> list[Block]:
+    if not advice.helps:
+        return []
+    blocks: list[Block] = [Line(text="What helps, each alone", strong=True)]
+    for place, one in enumerate(advice.helps, start=1):
+        gained = gain_text(one.gain)
+        if one.gain is None:
+            gained = "fits" if one.fits else f"{bytes_text(one.excess_bytes)} too much left"
+        blocks += [Line(text=f"{place}. {one.written}: {gained}", indent=2, hang=3, strong=True)]
+        rows = [("does", one.what), ("because", one.why), ("then", f"{one.then} limits" if one.then else "")]
+        rows += [("memory", bytes_text(one.memory_bytes) + " a device"), ("accuracy", one.quality), ("in", one.effort)]
+        blocks += [Line(text=f"{name:<10}{text}", indent=5, hang=10) for name, text in rows if text]
+    return [*blocks, blank()]
+
+
+def _listed(title: str, found: Any, most: int) -> list[Block]:
+    if not found:
+        return []
+    rows = tuple((name, why) for name, why in list(found.items())[:most])
+    more = [Line(text=f"and {len(found) - most} more (--json)", indent=2)] if len(found) > most else []
+    table = Table(columns=("word", "why"), rows=rows)
+    return [Line(text=title, strong=True), table, *more, blank()]
+
+
+def _grouped(title: str, found: Mapping[str, str]) -> list[Block]:
+    """What was tried in vain, words of one result together, the least harm first."""
+    if not found:
+        return []
+    groups: dict[str, list[str]] = {}
+    for word, why in found.items():
+        groups.setdefault(why, []).append(word)
+    rows = [(why, ", ".join(words)) for why, words in groups.items()]
+    table = Table(columns=("it is", "words"), rows=tuple(rows[:_IDLE]))
+    more = [Line(text=f"and {len(rows) - _IDLE} more (--json)", indent=2)] if len(rows) > _IDLE else []
+    return [Line(text=title, strong=True), table, *more, blank()]
+
+
+def advice_as_dict(advice: Advice) -> dict[str, Any]:
+    """The advice with stable keys and SI numbers, for `--json`; infinite and unknown numbers are null."""
+    told: dict[str, Any] = _plain(asdict(advice))
+    return {**told, "fits": advice.fits}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def waterfall(advice: Advice) -> str:
+    """The best stack as SVG: the objective, or the memory where it does not fit at first, step by step."""
+    width, row, left, longest = _SVG
+    by_memory, most = _most(advice) if advice.stack else (False, advice.value or 1.0)
+    steps = [("as written", advice.value, advice.memory_bytes)]
+    steps += [(one.written, one.value, one.memory_bytes) for one in advice.stack]
+    parts, before = [], None
+    for place, (name, value, memory) in enumerate(steps):
+        amount = memory if by_memory else value or 0.0
+        told = bytes_text(memory) if by_memory else value_text(advice, amount)
+        y, wide = 44.0 + place * row, longest * amount / most
+        parts.append(f'<text x="{left - 8:.0f}" y="{y + 15:.1f}" text-anchor="end">{markup.escape(name[:52])}</text>')
+        if before is not None and before > amount:
+            parts.append(_rectangle(left + wide, y, longest * (before - amount) / most, "#E69F00", ' opacity="0.35"'))
+        parts.append(_rectangle(left, y, wide, "#0072B2"))
+        parts.append(f'<text x="{left + longest + 10:.0f}" y="{y + 15:.1f}">{markup.escape(told)}</text>')
+        before = amount
+    if by_memory:
+        x = left + longest * advice.capacity_bytes / most
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="36" y2="{44 + len(steps) * row:.0f}" stroke="#D55E00"/>')
+    height = 60.0 + len(steps) * row
+    title = f"{advice.title}: {'memory of a device' if by_memory else advice.objective}"
+    head = f'<text x="8" y="22" font-weight="bold">{markup.escape(title[:110])}</text>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" font-family="monospace"'
+        f' font-size="12">{head}{"".join(parts)}</svg>'
+    )
+
+
+def _rectangle(x: float, y: float, width: float, fill: str, more: str = "") -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="18" fill="{fill}"{more}/>'
+
+
+def advice_page(advice: Advice) -> str:
+    """The advice as one HTML page with its waterfall; it loads nothing from elsewhere."""
+    title = markup.escape(advice.title)
+    body = waterfall(advice) + html(advice_blocks(advice))
+    head = f'<head><meta charset="utf-8"><title>{title}</title></head>'
+    return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>\n'
