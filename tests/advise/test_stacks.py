@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.advise.cases import Change, Outcome
+from ridgeline.advise.cases import Change, TrialOutcome
 from ridgeline.advise.stacks import Stacker
 from ridgeline.cli.main import run
 from ridgeline.errors import PlanError
@@ -56,18 +56,20 @@ class Toy:
             found *= self.factors[name]
         return found
 
-    def bound(self, on: State) -> Outcome:
+    def bound(self, on: State) -> TrialOutcome:
         memory = 1000.0 - sum(self.saves.get(name, 0.0) for name in on)
-        return Outcome(value=0.9 * self.value(on), memory_bytes=memory, excess_bytes=max(0.0, memory - self.capacity))
+        return TrialOutcome(
+            value=0.9 * self.value(on), memory_bytes=memory, excess_bytes=max(0.0, memory - self.capacity)
+        )
 
-    def outcome(self, on: State) -> Outcome:
+    def outcome(self, on: State) -> TrialOutcome:
         self.simulated += 1
         one = self.bound(on)
-        return Outcome(value=self.value(on), memory_bytes=one.memory_bytes, excess_bytes=one.excess_bytes)
+        return TrialOutcome(value=self.value(on), memory_bytes=one.memory_bytes, excess_bytes=one.excess_bytes)
 
     explained = outcome
 
-    def range_of(self, before: Outcome, after: Outcome) -> tuple[float, float]:
+    def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
         return after.value / before.value, after.value / before.value
 
     def lists(self, change: Change[State]) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME
-from ridgeline.advise.composing import Question, advise
-from ridgeline.advise.training import UNITS, Trained, TrainingCase
+from ridgeline.advise.composing import AdviceQuestion, advise
+from ridgeline.advise.training import UNITS, TrainedChoice, TrainingCase
 from ridgeline.errors import InputError
+from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Plan
+from ridgeline.predict.floor import model_floor_s
 from ridgeline.report.advice import Advice
-from ridgeline.report.report import Report
 from ridgeline.scenario.sampling import SamplingScenario
 from ridgeline.scenario.training import Scenario
 
@@ -21,8 +22,8 @@ _PICTURE_FLOOR = (
 def advise_training(asked: Scenario, *, objective: str = TIME, evidence: str | None = None) -> Advice:
     """Advice on a training scenario: of a step's time, memory, dollars or joules.
 
-    The floor is what the model's own products and attention take at the same prices, spread evenly over the devices:
-    no order, sharding, overlap or place of states goes below it, fewer FLOP or another number format may.
+    The floor is the model's own FLOP at the best rate that the devices sustain: no order, sharding, overlap or place of
+    states goes below it, fewer FLOP or another number format may.
     """
     if objective == GOODPUT:
         raise InputError("is of serving under an objective; say --for time of training", field="--for")
@@ -30,31 +31,31 @@ def advise_training(asked: Scenario, *, objective: str = TIME, evidence: str | N
     priced = asked.cluster.price_usd_per_device_h
     if objective == DOLLARS and priced is None:
         raise InputError(f"no price is known of {asked.cluster.accelerator.name}; say time", field="--for")
-    base = Trained(workload=asked.workload, plan=asked.plan)
+    base = TrainedChoice(workload=asked.workload, plan=asked.plan)
     case = TrainingCase(
         model=asked.model, cluster=asked.cluster, base=base, objective=objective, evidence=evidence
     )  # fmt: skip
-    found, report = case.explained(base), case.report(base)
-    question = Question(
+    found = case.explained(base)
+    question = AdviceQuestion(
         title=f"{asked.model.name} on {asked.cluster.name}: {asked.workload.task.value},"
         f" {asked.workload.global_batch:,} sequences of {asked.workload.seq_len:,} tokens a step",
         objective=objective, unit=UNITS[objective], baseline=plan_text(asked.plan),
-        capacity_bytes=asked.cluster.accelerator.memory_bytes, floor=_floor(report, objective, case),
+        capacity_bytes=asked.cluster.accelerator.memory_bytes, floor=_floor(case, objective),
         assumed=asked.assumed,
     )  # fmt: skip
     return advise(case, question, found)
 
 
-def _floor(report: Report, objective: str, case: TrainingCase) -> tuple[float, str] | None:
+def _floor(case: TrainingCase, objective: str) -> tuple[float, str] | None:
     if objective not in (TIME, DOLLARS):
         return None
-    own = sum(one.seconds for one in report.shares if one.label in _MODEL_PARTS)
-    spread = own * report.model_flop / max(report.hardware_flop, report.model_flop)
-    spread *= report.plan.devices / case.cluster.count
-    usd = 1.0 if objective == TIME else spread and case.usd_per_s
-    return spread * usd, (
-        "the model's own products and attention at these prices, spread over all devices; only fewer FLOP or another"
-        " number format goes below"
+    job = case.base.workload
+    trained = 3.0 if job.task in (Task.PRETRAIN, Task.FULL) else 2.0  # forwards that a step's FLOP come to
+    least_s = model_floor_s(case.predictor(case.base), trained=trained)
+    rate = PRECISIONS[job.precision].compute
+    return least_s * (1.0 if objective == TIME else case.usd_per_s), (
+        f"the model's own FLOP at the best {rate} rate that these devices sustain, on all {case.cluster.count:,} of"
+        " them; only fewer FLOP or another number format goes below"
     )
 
 
@@ -64,7 +65,7 @@ def advise_pictures(asked: SamplingScenario, *, objective: str | None = None) ->
     The floor is what the denoiser's products and attention take at the same prices.
     """
     from ridgeline.advise.pictures import UNITS as PICTURED
-    from ridgeline.advise.pictures import Pictured, PicturesCase
+    from ridgeline.advise.pictures import PictureChoice, PicturesCase
 
     goal = objective or (TIME if asked.per_minute is None else GOODPUT)
     if goal not in PICTURED:
@@ -72,14 +73,14 @@ def advise_pictures(asked: SamplingScenario, *, objective: str | None = None) ->
     if goal == DOLLARS and asked.cluster.price_usd_per_device_h is None:
         raise InputError(f"no price is known of {asked.cluster.accelerator.name}; say time", field="--for")
     case = PicturesCase(
-        model=asked.model, cluster=asked.cluster, base=Pictured(asked=asked.asked, by=asked.by), objective=goal
+        model=asked.model, cluster=asked.cluster, base=PictureChoice(asked=asked.asked, by=asked.by), objective=goal
     )  # fmt: skip
     what, base, cost = asked.asked, case.explained(case.base), case.cost(case.base)
     own = sum(base.parts.get(name, 0.0) for name in _MODEL_PARTS)
     timed = goal in (TIME, GOODPUT)
     wanted = "" if asked.per_minute is None else f"{asked.per_minute:,} pictures a minute are wanted"
     divided = ", ".join(f"{name} {size}" for name, size in vars(asked.by).items() if size > 1 and name != "warm")
-    question = Question(
+    question = AdviceQuestion(
         title=f"{asked.model} on {asked.cluster.name}: {what.width} x {what.height}, {what.steps} steps",
         objective=goal, unit=PICTURED[goal], load=wanted, inverse=goal == GOODPUT,
         baseline=f"batch {what.batch}, {what.precision}, {what.execution}, {divided or 'one device a batch'}",

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.advise.cases import DOLLARS, GOODPUT, JOULES, TIME, Outcome
-from ridgeline.advise.composing import Question, advise
+from ridgeline.advise.cases import DOLLARS, GOODPUT, JOULES, TIME, TrialOutcome
+from ridgeline.advise.composing import AdviceQuestion, advise
 from ridgeline.advise.serving import FEWEST_REQUESTS, INVERSE, MOST_REQUESTS, UNITS, ServingCase
-from ridgeline.advise.serving_levers import Host, Served
+from ridgeline.advise.serving_levers import GivenHost, ServedChoice
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.facts.engines import engine_policy
 from ridgeline.predict.serving import queue_of
@@ -30,7 +30,7 @@ _LENGTHS = ("prompt", "output", "seed", "slo")
 
 def advise_serving(
     asked: ServingScenario, *, objective: str | None = None, batch: int | None = None,
-    policies: Policies = engine_policy, host: Host | None = None,
+    policies: Policies = engine_policy, host: GivenHost | None = None,
 ) -> Advice:  # fmt: skip
     """Advice on a serving scenario, by default of the goodput where bounds are said, else of the throughput.
 
@@ -44,14 +44,14 @@ def advise_serving(
     traffic, fleet, load, said = _traffic(asked, batch, comes)
     lengths = float(np.mean(traffic.prompt_tokens)), float(np.mean(traffic.output_tokens))
     case = ServingCase(
-        model=asked.model, cluster=asked.cluster, base=Served(deployments=fleet), traffic=traffic, bounds=bounds,
+        model=asked.model, cluster=asked.cluster, base=ServedChoice(deployments=fleet), traffic=traffic, bounds=bounds,
         objective=goal, router=asked.router, policies=policies, offline=not comes,
-        host=None if comes else host or Host(), lengths=lengths,
+        host=None if comes else host or GivenHost(), lengths=lengths,
     )  # fmt: skip
     base = _base(case)
     waits = goal == TIME and case.steady  # of requests that come at a rate the mean latency is asked
     unit = "s" if waits else UNITS[goal]
-    question = Question(
+    question = AdviceQuestion(
         title=f"{asked.model.name} on {asked.cluster.name}: {load.split(';')[0]}", objective=goal, unit=unit,
         baseline=", ".join(deployment_text(one) for one in fleet) + f", {fleet[0].engine}", load=load,
         capacity_bytes=asked.cluster.accelerator.memory_bytes, floor=_floor(case, base, goal),
@@ -71,7 +71,7 @@ def _check(goal: str, bounds: Objective, asked: ServingScenario, comes: bool) ->
         raise InputError(f"no rated power is known of {asked.cluster.accelerator.name}; say time", field="--for")
 
 
-def _base(case: ServingCase) -> Outcome:
+def _base(case: ServingCase) -> TrialOutcome:
     try:
         return case.explained(case.base)
     except NoPlanError:
@@ -111,7 +111,7 @@ def _mean(traffic: Traffic) -> str:
     return f"{prompt:,.0f} prompt and {output:,.0f} output tokens on average"
 
 
-def _floor(case: ServingCase, base: Outcome, goal: str) -> tuple[float, str] | None:
+def _floor(case: ServingCase, base: TrialOutcome, goal: str) -> tuple[float, str] | None:
     """The least that a request takes of the devices, of prompts beside full steps; None where nothing starts."""
     if not base.fits or goal not in (TIME, GOODPUT) or (goal == TIME and case.steady):
         return None

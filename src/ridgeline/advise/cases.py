@@ -44,7 +44,7 @@ class Change(Generic[S]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """What a choice comes to: the `value` of the objective, less is better, and the memory of its fullest device.
 
     `held` says by what that memory is held [byte]; `parts` split its seconds by name, `kinds` say what each keeps busy;
@@ -70,7 +70,7 @@ class Outcome:
         return (max(0.0, self.excess_bytes), self.value)
 
 
-class Case(Protocol[S]):
+class AdviceCase(Protocol[S]):
     """One kind of scenario: training, serving, pictures."""
 
     base: S
@@ -79,16 +79,16 @@ class Case(Protocol[S]):
     def changes(self, on: S) -> Iterator[Change[S]]:
         """Every technique and lever, with why it does not apply to a choice where it does not."""
 
-    def bound(self, on: S) -> Outcome:
+    def bound(self, on: S) -> TrialOutcome:
         """The least that the value of a choice can be, and its memory; raises where there is no such choice."""
 
-    def outcome(self, on: S) -> Outcome:
+    def outcome(self, on: S) -> TrialOutcome:
         """What a choice comes to, without its parts; raises `RidgelineError` where it cannot be run."""
 
-    def explained(self, on: S) -> Outcome:
+    def explained(self, on: S) -> TrialOutcome:
         """What a choice comes to, with its parts and ends."""
 
-    def range_of(self, before: Outcome, after: Outcome) -> tuple[float, float]:
+    def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
         """Low and high end of after over before [1], where what both have in common errs alike."""
 
     def lists(self, change: Change[S]) -> bool:

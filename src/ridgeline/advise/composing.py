@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from ridgeline.advise.cases import Case, Change, Outcome, S
-from ridgeline.advise.stacks import LEAST_GAIN, Stacker, Tried, explained_first
+from ridgeline.advise.cases import AdviceCase, Change, S, TrialOutcome
+from ridgeline.advise.stacks import LEAST_GAIN, Stacker, Trial, explained_first
 from ridgeline.report.advice import Advice, Advised, AdvisedValue, LimitPart, StackStep
 from ridgeline.units import bytes_text, time_text
 
@@ -17,7 +17,7 @@ _DERIVED = ("definition", "none")  # sources that are none of the list
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AdviceQuestion:
     """What is asked, in words: a title, the objective with its unit, what was written, what a replay used.
 
     `floor` is the least that the value can be at the same prices and why, `assumed` what was taken where nothing was
@@ -35,7 +35,7 @@ class Question:
     inverse: bool = False
 
 
-def advise(case: Case[S], asked: Question, base: Outcome) -> Advice:
+def advise(case: AdviceCase[S], asked: AdviceQuestion, base: TrialOutcome) -> Advice:
     """Advice on a case whose baseline came to `base`."""
     runs = base.fits and isfinite(base.value)
     stacker: Stacker[S] = Stacker(case=case)
@@ -67,22 +67,22 @@ def advise(case: Case[S], asked: Question, base: Outcome) -> Advice:
     )  # fmt: skip
 
 
-def _best_of_slots(found: Iterable[Tried[S]]) -> list[Tried[S]]:
+def _best_of_slots(found: Iterable[Trial[S]]) -> list[Trial[S]]:
     """The best lever of each slot, and every technique, in order."""
-    kept: dict[str, Tried[S]] = {}
+    kept: dict[str, Trial[S]] = {}
     for one in found:
         kept.setdefault(one.change.key or one.change.slot, one)
     return list(kept.values())
 
 
-def _programs(case: Case[S], stack: Sequence[Tried[S]]) -> str:
+def _programs(case: AdviceCase[S], stack: Sequence[Trial[S]]) -> str:
     """Programs that run the whole stack."""
     found = case.programs(stack[-1].state) if stack else ()
     listed = all(case.lists(one.change) for one in stack)
     return ", ".join(found) or ("none whose options are known here" if stack and listed else "")
 
 
-def _helps(after: Outcome, base: Outcome) -> bool:
+def _helps(after: TrialOutcome, base: TrialOutcome) -> bool:
     """Whether a change makes an unfit choice smaller, or a fit one better by `LEAST_GAIN`."""
     if base.excess_bytes > 0.0:
         return after.excess_bytes < base.excess_bytes * (1.0 - LEAST_GAIN)
@@ -93,13 +93,13 @@ def _shown(value: float, inverse: bool) -> float:
     return 1.0 / value if inverse else value
 
 
-def gain(case: Case[S], before: Outcome, after: Outcome) -> AdvisedValue:
+def gain(case: AdviceCase[S], before: TrialOutcome, after: TrialOutcome) -> AdvisedValue:
     """How many times better the objective becomes [1], with the interval of the difference."""
     low, high = case.range_of(before, after)
     return AdvisedValue(value=before.value / after.value, low=1.0 / max(high, 1e-30), high=1.0 / max(low, 1e-30))
 
 
-def limits(found: Outcome) -> tuple[LimitPart, ...]:
+def limits(found: TrialOutcome) -> tuple[LimitPart, ...]:
     """The parts of a time, the longest first."""
     whole = sum(found.parts.values())
     return tuple(
@@ -109,7 +109,7 @@ def limits(found: Outcome) -> tuple[LimitPart, ...]:
     )
 
 
-def limit_text(found: Outcome) -> str:
+def limit_text(found: TrialOutcome) -> str:
     """The longest part, and the share of the time that it takes."""
     parts = limits(found)
     if not parts:
@@ -118,7 +118,9 @@ def limit_text(found: Outcome) -> str:
     return f"{first.part}{f' ({first.kind})' if first.kind and first.kind != first.part else ''}, {first.share:.0%}"
 
 
-def _advised(case: Case[S], one: Tried[S], base: Outcome, compared: Outcome | None, *, by: int) -> Advised:
+def _advised(
+    case: AdviceCase[S], one: Trial[S], base: TrialOutcome, compared: TrialOutcome | None, *, by: int
+) -> Advised:
     after = case.explained(one.state) if base.parts or by < 1 else one.outcome
     fits = compared is not None and after.fits
     return Advised(
@@ -129,7 +131,7 @@ def _advised(case: Case[S], one: Tried[S], base: Outcome, compared: Outcome | No
     )  # fmt: skip
 
 
-def _steps(case: Case[S], stack: Sequence[Tried[S]], base: Outcome, inverse: bool) -> tuple[StackStep, ...]:
+def _steps(case: AdviceCase[S], stack: Sequence[Trial[S]], base: TrialOutcome, inverse: bool) -> tuple[StackStep, ...]:
     before, found = base, []
     for one in stack:
         after = case.explained(one.state)
@@ -146,7 +148,7 @@ def _steps(case: Case[S], stack: Sequence[Tried[S]], base: Outcome, inverse: boo
     return tuple(found)
 
 
-def _idle(alone: Sequence[Tried[S]], base: Outcome, told: set[str]) -> dict[str, str]:
+def _idle(alone: Sequence[Trial[S]], base: TrialOutcome, told: set[str]) -> dict[str, str]:
     """Changes that do not help alone, each with how much worse it makes things."""
     found: dict[str, str] = {}
     for one in alone:
@@ -156,7 +158,7 @@ def _idle(alone: Sequence[Tried[S]], base: Outcome, told: set[str]) -> dict[str,
     return found
 
 
-def _idle_why(one: Tried[S], base: Outcome) -> str:
+def _idle_why(one: Trial[S], base: TrialOutcome) -> str:
     after = one.outcome
     if _helps(after, base):
         return "helps less than another value of the same word"
@@ -172,7 +174,7 @@ def _idle_why(one: Tried[S], base: Outcome) -> str:
     return f"{'at least ' if one.bounded else ''}{worse:.1%} worse"
 
 
-def why_text(before: Outcome, after: Outcome) -> str:
+def why_text(before: TrialOutcome, after: TrialOutcome) -> str:
     """The part that gets shorter by most, in seconds before and after; what it saves of memory where it did not fit."""
     unfit = before.excess_bytes > 0.0
     was_by, now_by, told = (
@@ -198,7 +200,7 @@ def quality_text(change: Change[S]) -> str:
     return f"{number}{found.conditions} ({found.source})"
 
 
-def effort_text(case: Case[S], one: Tried[S]) -> str:
+def effort_text(case: AdviceCase[S], one: Trial[S]) -> str:
     """Which programs have it, by their policy files and what the technique says."""
     named: Mapping[str, str] = one.change.export
     asked = () if named and not case.lists(one.change) else case.programs(one.state)

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from ridgeline.advise.cases import DOLLARS, GOODPUT, MEMORY, TIME, Change, Outcome
+from ridgeline.advise.cases import DOLLARS, GOODPUT, MEMORY, TIME, Change, TrialOutcome
 from ridgeline.advise.training_levers import UNSEEN
 from ridgeline.facts.records import Cluster, Fact
 from ridgeline.graph.workload import PRECISIONS
@@ -28,7 +28,7 @@ _MOST_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictured:
+class PictureChoice:
     """What is made at a time, and on how many devices."""
 
     asked: Sampling
@@ -41,12 +41,12 @@ class PicturesCase:
 
     model: str
     cluster: Cluster
-    base: Pictured
+    base: PictureChoice
     objective: str
     bounds_nothing: bool = True
-    _costs: dict[Pictured, SamplingCost] = field(default_factory=dict)
+    _costs: dict[PictureChoice, SamplingCost] = field(default_factory=dict)
 
-    def changes(self, on: Pictured) -> Iterator[Change[Pictured]]:
+    def changes(self, on: PictureChoice) -> Iterator[Change[PictureChoice]]:
         """Words of what is asked and of its division."""
         asked, by = on.asked, on.by
         for size in (asked.batch * 2, asked.batch * 4, max(1, asked.batch // 2)):
@@ -69,31 +69,31 @@ class PicturesCase:
 
     def _change(
         self, slot: str, asked: dict[str, Any], by: dict[str, Any] | None = None, quality: Fact | None = EXACT
-    ) -> Change[Pictured]:
+    ) -> Change[PictureChoice]:
         pairs = {**asked, **(by or {})}
         words = ", ".join(f'{name} = "{v}"' if isinstance(v, str) else f"{name} = {v}" for name, v in pairs.items())
         return Change(words=words, slot=slot, what=_HELP[slot], quality=quality, put=partial(_put, asked, by or {}))
 
-    def cost(self, on: Pictured) -> SamplingCost:
+    def cost(self, on: PictureChoice) -> SamplingCost:
         """The price of one batch."""
         if on not in self._costs:
             self._costs[on] = sample(self.model, self.cluster, on.asked, on.by)
         return self._costs[on]
 
-    def bound(self, on: Pictured) -> Outcome:
+    def bound(self, on: PictureChoice) -> TrialOutcome:
         """Its memory: a batch is priced in closed form, so that its outcome is no dearer than a bound."""
         return replace(self.outcome(on), value=0.0)
 
-    def outcome(self, on: Pictured) -> Outcome:
+    def outcome(self, on: PictureChoice) -> TrialOutcome:
         """The value of the objective."""
         cost = self.cost(on)
         excess = cost.memory.peak_bytes - cost.memory.capacity_bytes
         held = {name: part.weights_bytes for name, part in cost.memory.parts.items()}
-        return Outcome(
+        return TrialOutcome(
             value=self._value(on, cost), memory_bytes=cost.memory.peak_bytes, excess_bytes=max(0.0, excess), held=held
         )  # fmt: skip
 
-    def _value(self, on: Pictured, cost: SamplingCost) -> float:
+    def _value(self, on: PictureChoice, cost: SamplingCost) -> float:
         groups = max(1, self.cluster.count // on.by.devices)
         each_s = cost.seconds / (on.asked.batch * groups)
         price = self.cluster.price_usd_per_device_h
@@ -101,7 +101,7 @@ class PicturesCase:
             return inf if price is None else each_s * price.value * self.cluster.count / 3600.0 * 1000.0
         return {MEMORY: cost.memory.peak_bytes, GOODPUT: each_s / 60.0}.get(self.objective, cost.seconds)
 
-    def explained(self, on: Pictured) -> Outcome:
+    def explained(self, on: PictureChoice) -> TrialOutcome:
         """The value with the parts of a batch's time."""
         plain, cost = self.outcome(on), self.cost(on)
         steps = cost.step_s * on.asked.steps / max(sum(cost.parts.values()), 1e-30)
@@ -113,7 +113,7 @@ class PicturesCase:
             ends=(scale * cost.low_s, scale * cost.high_s),
         )  # fmt: skip
 
-    def range_of(self, before: Outcome, after: Outcome) -> tuple[float, float]:
+    def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
         """Both ends of after over before [1]: each part errs alike in both, as far as the baseline may."""
         ratio = after.value / before.value
         if self.objective == MEMORY:
@@ -125,14 +125,14 @@ class PicturesCase:
         times = sum(after.parts.values()) / sum(before.parts.values())
         return ratio * low / times, ratio * high / times
 
-    def lists(self, change: Change[Pictured]) -> bool:
+    def lists(self, change: Change[PictureChoice]) -> bool:
         """Whether files of programs say if they have it: none does."""
         return False
 
-    def programs(self, on: Pictured) -> tuple[str, ...]:
+    def programs(self, on: PictureChoice) -> tuple[str, ...]:
         """None: no files of programs say what they make pictures with."""
         return ()
 
 
-def _put(asked: dict[str, Any], by: dict[str, Any], on: Pictured) -> Pictured:
-    return Pictured(asked=replace(on.asked, **asked), by=replace(on.by, **by))
+def _put(asked: dict[str, Any], by: dict[str, Any], on: PictureChoice) -> PictureChoice:
+    return PictureChoice(asked=replace(on.asked, **asked), by=replace(on.by, **by))

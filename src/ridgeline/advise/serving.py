@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.advise.cases import DOLLARS, GOODPUT, JOULES, MEMORY, TIME, Change, Outcome
-from ridgeline.advise.serving_levers import Host, Served, levers, offload_levers
+from ridgeline.advise.cases import DOLLARS, GOODPUT, JOULES, MEMORY, TIME, Change, TrialOutcome
+from ridgeline.advise.serving_levers import GivenHost, ServedChoice, levers, offload_levers
 from ridgeline.advise.words import serving_techniques
 from ridgeline.cost.machine import Machine, machine
 from ridgeline.errors import NoPlanError
@@ -66,7 +66,7 @@ class ServingCase:
 
     model: Model
     cluster: Cluster
-    base: Served
+    base: ServedChoice
     traffic: Traffic
     bounds: Objective
     objective: str
@@ -74,26 +74,26 @@ class ServingCase:
     policies: Policies = engine_policy
     bounds_nothing: bool = True
     offline: bool = False
-    host: Host | None = None
+    host: GivenHost | None = None
     lengths: tuple[float, float] = (0.0, 0.0)  # mean prompt and answer [token]
     pace: float = 1.0  # of the arrivals, at which the last one kept to the objective: where the next search begins
     _shelf: Shelf = field(default_factory=Shelf)
     _made: dict[Any, tuple[Engine, StepTables]] = field(default_factory=dict)
-    _outcomes: dict[Served, Outcome] = field(default_factory=dict)
+    _outcomes: dict[ServedChoice, TrialOutcome] = field(default_factory=dict)
 
     @cached_property
     def machine(self) -> Machine:
         """The machine with the rates that others measured."""
         return machine(self.cluster)
 
-    def setting(self, on: Served) -> Setting:
+    def setting(self, on: ServedChoice) -> Setting:
         """What techniques are asked about: of pools, the first."""
         return Setting(
             model=self.model, cluster=self.cluster, workload=summarize(self.traffic), plan=on.deployments[0],
             objective=self.bounds.bounds,
         )  # fmt: skip
 
-    def changes(self, on: Served) -> Iterator[Change[Served]]:
+    def changes(self, on: ServedChoice) -> Iterator[Change[ServedChoice]]:
         """Levers of the deployment, places of weights, then every technique of the registry."""
         yield from offload_levers(self.model, on, self.host)
         if on.offload is not None:
@@ -116,11 +116,11 @@ class ServingCase:
         made, tables = self._made[key]
         return made.placed(one), tables
 
-    def _engines(self, on: Served) -> tuple[list[Engine], list[StepTables]]:
+    def _engines(self, on: ServedChoice) -> tuple[list[Engine], list[StepTables]]:
         pairs = [self._engine(one) for one in on.deployments]
         return [one for one, _ in pairs], [tables for _, tables in pairs]
 
-    def _too_large(self, on: Served) -> Outcome:
+    def _too_large(self, on: ServedChoice) -> TrialOutcome:
         """What does not start: its weights, and what of them is beyond the memory that the engine fills."""
         one = replace(on.deployments[0], instances=1)
         made = engine(self.model, self.machine, one, policies=self.policies, shelf=self._shelf)
@@ -129,39 +129,39 @@ class ServingCase:
         )
         room = self.cluster.accelerator.memory_bytes * (one.memory_fraction or made.policy.memory_fraction)
         excess = max(held - room, 1e-3 * room)
-        return Outcome(value=inf, memory_bytes=held, excess_bytes=excess, held={"weights": held})
+        return TrialOutcome(value=inf, memory_bytes=held, excess_bytes=excess, held={"weights": held})
 
-    def bound(self, on: Served) -> Outcome:
+    def bound(self, on: ServedChoice) -> TrialOutcome:
         """Whether it starts, and what a device holds; a replay is no dearer than its bound would be."""
         if on.offload is not None:
-            return Outcome(value=0.0, memory_bytes=0.0, excess_bytes=0.0)
+            return TrialOutcome(value=0.0, memory_bytes=0.0, excess_bytes=0.0)
         try:
             return self._held(self._engines(on)[0], 0.0)
         except NoPlanError:
             return self._too_large(on)
 
-    def _held(self, engines: Sequence[Engine], value: float) -> Outcome:
+    def _held(self, engines: Sequence[Engine], value: float) -> TrialOutcome:
         capacity = max((one.capacity for one in engines), key=lambda one: one.weights_bytes)
         held = {
             "weights": capacity.weights_bytes, "workspace": capacity.workspace_bytes + capacity.context_bytes,
             "cache": capacity.cache_bytes + capacity.state_bytes,
         }  # fmt: skip
-        return Outcome(value=value, memory_bytes=sum(held.values()), excess_bytes=0.0, held=held)
+        return TrialOutcome(value=value, memory_bytes=sum(held.values()), excess_bytes=0.0, held=held)
 
     # outcomes --------------------------------------------------------------------------------------
 
-    def outcome(self, on: Served) -> Outcome:
+    def outcome(self, on: ServedChoice) -> TrialOutcome:
         """The value of the objective, replayed."""
         if on not in self._outcomes:
             self._outcomes[on] = self._outcome(on)
         return self._outcomes[on]
 
-    def _outcome(self, on: Served) -> Outcome:
+    def _outcome(self, on: ServedChoice) -> TrialOutcome:
         if on.offload is not None:
             report = self._offloaded(on)
             latency = report.latency
             scale = self._offload_value(report) / latency.total
-            return Outcome(
+            return TrialOutcome(
                 value=scale * latency.total, memory_bytes=report.device_bytes, excess_bytes=0.0,
                 held={"weights": report.device_bytes}, parts=latency.parts, kinds=_SIDES,
                 ends=(scale * latency.low, scale * latency.high),
@@ -172,7 +172,7 @@ class ServingCase:
             return self._too_large(on)
         return self._held(engines, self._value(engines, tables, on))
 
-    def _offloaded(self, on: Served) -> OffloadReport:
+    def _offloaded(self, on: ServedChoice) -> OffloadReport:
         assert on.offload is not None
         prompt, output = self.lengths
         return offloaded(
@@ -220,7 +220,7 @@ class ServingCase:
             return one.latency_s
         return _TAKEN_S if one.tpot_s is None else (one.ttft_s or 0.0) + one.tpot_s * self.lengths[1]
 
-    def _value(self, engines: Sequence[Engine], tables: Sequence[StepTables], on: Served) -> float:
+    def _value(self, engines: Sequence[Engine], tables: Sequence[StepTables], on: ServedChoice) -> float:
         """The objective, less is better."""
         if self.objective == MEMORY:
             return 1.0 / sum(one.capacity.cache_tokens * one.deployment.instances for one in engines)
@@ -242,7 +242,9 @@ class ServingCase:
             return self._joules(engines, tables, on, found)
         return 1.0 / tokens_per_s if not self.steady else metrics.latency.mean
 
-    def _joules(self, engines: Sequence[Engine], tables: Sequence[StepTables], on: Served, found: Replay) -> float:
+    def _joules(
+        self, engines: Sequence[Engine], tables: Sequence[StepTables], on: ServedChoice, found: Replay
+    ) -> float:
         mean = mean_of(engines, found, self.traffic)
         power = fleet_power_w(
             self.cluster, [one.deployment for one in engines], found, prefill_band(engines[0], tables[0], mean.prompt),
@@ -277,7 +279,7 @@ class ServingCase:
         self.pace = low
         return self.rate * low
 
-    def explained(self, on: Served) -> Outcome:
+    def explained(self, on: ServedChoice) -> TrialOutcome:
         """The value with the parts of the mean request's time, and its ends."""
         plain = self.outcome(on)
         if on.offload is not None or not plain.fits:
@@ -315,7 +317,7 @@ class ServingCase:
         kinds = {name: _kind(name, bound) for name in parts}
         return {name: seconds for name, seconds in parts.items() if seconds > 0}, kinds
 
-    def range_of(self, before: Outcome, after: Outcome) -> tuple[float, float]:
+    def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
         """Both ends of after over before [1]: both replayed at the same end of what their prices may be wrong."""
         ratios = [after.value / before.value]
         for one, other in zip(before.ends or (), after.ends or (), strict=False):
@@ -323,11 +325,11 @@ class ServingCase:
                 ratios.append(other / one)
         return min(ratios), max(ratios)
 
-    def lists(self, change: Change[Served]) -> bool:
+    def lists(self, change: Change[ServedChoice]) -> bool:
         """Whether files of engines say if they have it: none of what is tried here."""
         return False
 
-    def programs(self, on: Served) -> tuple[str, ...]:
+    def programs(self, on: ServedChoice) -> tuple[str, ...]:
         """The engine that is served with: its file prices all of its words."""
         if on.offload is not None:
             return (self._offloaded(on).engine,)

@@ -34,7 +34,7 @@ _BUDGETS = (0.5, 2.0, 4.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class GivenHost:
     """What weights beside the devices may use: processors by name, memory [byte] and a disk, as a person said them."""
 
     processors: str = ""
@@ -43,17 +43,17 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class ServedChoice:
     """How a model is served: deployments, or one with weights beside its devices."""
 
     deployments: tuple[Deployment, ...]
     offload: Offload | None = None
 
 
-def _each(**fields: Any) -> Callable[[Served], Served]:
+def _each(**fields: Any) -> Callable[[ServedChoice], ServedChoice]:
     """Puts fields on every deployment of a fleet."""
 
-    def put(on: Served) -> Served:
+    def put(on: ServedChoice) -> ServedChoice:
         if on.offload is not None and not fields.keys() <= {"weights", "kv", "other_weights"}:
             raise PlanError(f"{', '.join(fields)}: not modelled with weights beside the devices")
         return replace(on, deployments=tuple(replace(one, **fields) for one in on.deployments))
@@ -62,12 +62,12 @@ def _each(**fields: Any) -> Callable[[Served], Served]:
 
 
 def _lever(
-    slot: str, put: Callable[[Served], Served], words: str, *, what: str = "", quality: Fact | None = EXACT
-) -> Change[Served]:
+    slot: str, put: Callable[[ServedChoice], ServedChoice], words: str, *, what: str = "", quality: Fact | None = EXACT
+) -> Change[ServedChoice]:
     return Change(words=words, slot=slot, what=what or _HELP.get(slot, ""), put=put, quality=quality)
 
 
-def levers(model: Model, cluster: Cluster, on: Served) -> Iterator[Change[Served]]:
+def levers(model: Model, cluster: Cluster, on: ServedChoice) -> Iterator[Change[ServedChoice]]:
     """Other values of the words of a deployment."""
     one = on.deployments[0]
     if len(on.deployments) == 1:
@@ -94,7 +94,7 @@ def levers(model: Model, cluster: Cluster, on: Served) -> Iterator[Change[Served
                 yield _lever("expert_backend", _each(expert_backend=backend), f"--expert-backend {backend}")
 
 
-def _degrees(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change[Served]]:
+def _degrees(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change[ServedChoice]]:
     """Other degrees on as many devices, experts over all ranks, and pools for prompts and answers."""
     shapes: list[dict[str, int]] = []
     for factor in (2, 4, 8):
@@ -125,32 +125,32 @@ def _degrees(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change
                 yield _lever("degrees", _pooled(one, count), told, what="prompts and answers on instances of their own")
 
 
-def _shaped(cluster: Cluster, words: dict[str, int]) -> Callable[[Served], Served]:
-    def put(on: Served) -> Served:
+def _shaped(cluster: Cluster, words: dict[str, int]) -> Callable[[ServedChoice], ServedChoice]:
+    def put(on: ServedChoice) -> ServedChoice:
         made = replace(on.deployments[0], **words)  # type: ignore[arg-type]
         count = fitting_instances(made, cluster)
         if on.offload is not None or not count:
             raise PlanError(f"{made.instance_devices} devices an instance, the cluster has {cluster.count}")
-        return Served(deployments=(replace(made, instances=count, role=Role.WHOLE),))
+        return ServedChoice(deployments=(replace(made, instances=count, role=Role.WHOLE),))
 
     return put
 
 
-def _pooled(shape: Deployment, count: int) -> Callable[[Served], Served]:
+def _pooled(shape: Deployment, count: int) -> Callable[[ServedChoice], ServedChoice]:
     degrees: dict[str, Any] = {name: getattr(shape, name) for name in ("tp", "pp", "dp", "ep")}
 
-    def put(on: Served) -> Served:
+    def put(on: ServedChoice) -> ServedChoice:
         if on.offload is not None:
             raise PlanError("pools are not modelled with weights beside the devices")
         one = replace(on.deployments[0], **degrees)
         prefill = replace(one, instances=count, role=Role.PREFILL)
         decode = replace(one, instances=shape.instances - count, role=Role.DECODE)
-        return Served(deployments=(prefill, decode))
+        return ServedChoice(deployments=(prefill, decode))
 
     return put
 
 
-def formats(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change[Served]]:
+def formats(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change[ServedChoice]]:
     """Narrower weights and caches than the deployment has, of formats that the devices multiply."""
     rates = rates_of_both(cluster)
     now = form(with_formats(one, model, cluster)[0].weights or "bf16").weight_bytes
@@ -165,7 +165,7 @@ def formats(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change[
         yield _lever("kv", _each(kv="fp8"), "--kv fp8", quality=None)
 
 
-def offload_levers(model: Model, on: Served, host: Host | None) -> Iterator[Change[Served]]:
+def offload_levers(model: Model, on: ServedChoice, host: GivenHost | None) -> Iterator[Change[ServedChoice]]:
     """Places of weights that the devices do not hold; of a static batch, where a host is known."""
     if host is None:
         return
@@ -189,11 +189,11 @@ def offload_levers(model: Model, on: Served, host: Host | None) -> Iterator[Chan
         yield _lever("weights", _each(weights=name, other_weights=""), f"--weights {name}", quality=quality)
 
 
-def _elsewhere(asked: Offload, state: Served) -> Served:
-    return Served(deployments=(replace(state.deployments[0], instances=1),), offload=asked)
+def _elsewhere(asked: Offload, state: ServedChoice) -> ServedChoice:
+    return ServedChoice(deployments=(replace(state.deployments[0], instances=1),), offload=asked)
 
 
-def _ordered(order: DeviceOrder, state: Served) -> Served:
+def _ordered(order: DeviceOrder, state: ServedChoice) -> ServedChoice:
     if state.offload is None:
         raise PlanError("is about weights beside the devices")
     return replace(state, offload=replace(state.offload, order=order))

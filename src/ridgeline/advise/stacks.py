@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Generic
 
-from ridgeline.advise.cases import Case, Change, Outcome, S
+from ridgeline.advise.cases import AdviceCase, Change, S, TrialOutcome
 from ridgeline.errors import RidgelineError
 
 LEAST_GAIN = 0.005  # definition: of the objective, below which a change is of no use
@@ -21,12 +21,12 @@ _NAMED = 14  # changes that are explained to their parts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried(Generic[S]):
+class Trial(Generic[S]):
     """A change on a choice: what came of it, only `bounded` where a bound said enough."""
 
     change: Change[S]
     state: S
-    outcome: Outcome
+    outcome: TrialOutcome
     bounded: bool = False
 
 
@@ -34,16 +34,16 @@ class Tried(Generic[S]):
 class Stacker(Generic[S]):
     """Tries the changes of a case; counts what it tried and simulated."""
 
-    case: Case[S]
+    case: AdviceCase[S]
     tried: int = 0
     simulated: int = 0
     refused: dict[str, str] = field(default_factory=dict)  # techniques, by how they are written
     illegal: dict[str, str] = field(default_factory=dict)  # levers
     promising: set[str] | None = None  # keys and slots that a stack tries; None: all
 
-    def bounded(self, state: S, changes: Iterable[Change[S]], *, told: bool = False) -> list[Tried[S]]:
+    def bounded(self, state: S, changes: Iterable[Change[S]], *, told: bool = False) -> list[Trial[S]]:
         """Changes that go with a choice and change it, each with its bound."""
-        found: list[Tried[S]] = []
+        found: list[Trial[S]] = []
         seen: list[S] = [state]
         for change in changes:
             why = change.refused
@@ -52,7 +52,7 @@ class Stacker(Generic[S]):
                     put = change.put(state)
                     if put in seen:
                         continue
-                    found.append(Tried(change=change, state=put, outcome=self.case.bound(put), bounded=True))
+                    found.append(Trial(change=change, state=put, outcome=self.case.bound(put), bounded=True))
                     seen.append(put)
                     self.tried += 1
                 except RidgelineError as error:
@@ -64,7 +64,7 @@ class Stacker(Generic[S]):
     def _refuse(self, change: Change[S], why: str) -> None:
         (self.refused if change.key else self.illegal).setdefault(change.words, phrase(why))
 
-    def simulated_one(self, one: Tried[S]) -> Tried[S] | None:
+    def simulated_one(self, one: Trial[S]) -> Trial[S] | None:
         """A change with its outcome; None where it cannot be run after all."""
         try:
             outcome = self.case.outcome(one.state)
@@ -74,9 +74,9 @@ class Stacker(Generic[S]):
         self.simulated += 1
         return replace(one, outcome=outcome, bounded=False)
 
-    def alone(self, base: Outcome) -> list[Tried[S]]:
+    def alone(self, base: TrialOutcome) -> list[Trial[S]]:
         """Every change alone on the baseline, the best first; bounds stand for those that cannot be better."""
-        found: list[Tried[S]] = []
+        found: list[Trial[S]] = []
         for one in self.bounded(self.case.base, self.case.changes(self.case.base), told=True):
             worth = one.outcome.score < base.score
             done = self.simulated_one(one) if worth else one
@@ -84,7 +84,7 @@ class Stacker(Generic[S]):
                 found.append(done)
         return sorted(found, key=lambda one: (one.outcome.score, one.change.words))
 
-    def best_step(self, state: S, now: Outcome) -> Tried[S] | None:
+    def best_step(self, state: S, now: TrialOutcome) -> Trial[S] | None:
         """The change that helps most beside those of a choice; None where none helps by `LEAST_GAIN`.
 
         Changes that compute the same numbers go first; then those whose cost in accuracy somebody measured.
@@ -101,8 +101,8 @@ class Stacker(Generic[S]):
         """Whether a change is worth a replay in a stack: where bounds say nothing, one that helped alone."""
         return self.promising is None or (change.key or change.slot) in self.promising
 
-    def _best(self, now: Outcome, rows: Iterable[Tried[S]]) -> Tried[S] | None:
-        best: Tried[S] | None = None
+    def _best(self, now: TrialOutcome, rows: Iterable[Trial[S]]) -> Trial[S] | None:
+        best: Trial[S] | None = None
         least = better_than(now)
         for one in rows:
             if one.outcome.score >= least:
@@ -112,9 +112,9 @@ class Stacker(Generic[S]):
                 best, least = done, done.outcome.score
         return best
 
-    def stack(self, base: Outcome) -> list[Tried[S]]:
+    def stack(self, base: TrialOutcome) -> list[Trial[S]]:
         """The steps of the best stack found, in order; those that turn out to be of no use are left out."""
-        steps: list[Tried[S]] = []
+        steps: list[Trial[S]] = []
         state, now = self.case.base, base
         for _ in range(_MOST_STEPS):
             found = self.best_step(state, now)
@@ -127,7 +127,7 @@ class Stacker(Generic[S]):
             steps, state, now = [*kept, again], again.state, again.outcome
         return self.pruned(steps, now)
 
-    def _together(self, steps: list[Tried[S]], last: Tried[S]) -> Tried[S] | None:
+    def _together(self, steps: list[Trial[S]], last: Trial[S]) -> Trial[S] | None:
         """A step put on others anew, where one of its slot was taken out; None where it does not go with them."""
         state = self.case.base
         try:
@@ -137,7 +137,7 @@ class Stacker(Generic[S]):
             return None
         return self._put(last, state)
 
-    def pruned(self, steps: list[Tried[S]], whole: Outcome) -> list[Tried[S]]:
+    def pruned(self, steps: list[Trial[S]], whole: TrialOutcome) -> list[Trial[S]]:
         """The steps without those that the stack is as good without, each with what it comes to at its place."""
         kept = list(steps)
         for one in steps[:-1]:
@@ -149,7 +149,7 @@ class Stacker(Generic[S]):
                 kept = rest
         return self.ordered(kept)
 
-    def _outcome_of(self, steps: list[Tried[S]]) -> Outcome | None:
+    def _outcome_of(self, steps: list[Trial[S]]) -> TrialOutcome | None:
         """What steps come to together; None where they do not go without another."""
         try:
             state = self.case.base
@@ -160,12 +160,12 @@ class Stacker(Generic[S]):
         except RidgelineError:
             return None
 
-    def ordered(self, steps: list[Tried[S]]) -> list[Tried[S]]:
+    def ordered(self, steps: list[Trial[S]]) -> list[Trial[S]]:
         """The steps on the baseline anew, at each place the one that helps most there; exact ones first.
 
         Steps that cannot be run before others stand after them.
         """
-        left, state, found = list(steps), self.case.base, list[Tried[S]]()
+        left, state, found = list(steps), self.case.base, list[Trial[S]]()
         while left:
             rows = [(done, one) for one in left if (done := self._put(one, state)) is not None]
             if not rows:
@@ -175,7 +175,7 @@ class Stacker(Generic[S]):
             state, left = best.state, [each for each in left if each is not one]
         return found
 
-    def _put(self, one: Tried[S], state: S) -> Tried[S] | None:
+    def _put(self, one: Trial[S], state: S) -> Trial[S] | None:
         try:
             put = one.change.put(state)
             self.simulated += 1
@@ -184,7 +184,7 @@ class Stacker(Generic[S]):
             return None
 
 
-def better_than(now: Outcome) -> tuple[float, float]:
+def better_than(now: TrialOutcome) -> tuple[float, float]:
     """The score that a step must be below: less that does not fit, or an objective better by `LEAST_GAIN`."""
     excess, value = now.score
     return (excess * (1.0 - LEAST_GAIN), inf) if excess > 0.0 else (0.0, value * (1.0 - LEAST_GAIN))
@@ -197,6 +197,6 @@ def phrase(text: str) -> str:
     return text.split("; nearest")[0].split("; leave")[0].rstrip(".")
 
 
-def explained_first(found: list[Tried[S]]) -> Iterable[Tried[S]]:
+def explained_first(found: list[Trial[S]]) -> Iterable[Trial[S]]:
     """The best ones, which are explained to their parts."""
     return itertools.islice(found, _NAMED)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.advise.cases import DOLLARS, JOULES, MEMORY, TIME, Change, Outcome
+from ridgeline.advise.cases import DOLLARS, JOULES, MEMORY, TIME, Change, TrialOutcome
 from ridgeline.advise.training_levers import levers
 from ridgeline.advise.words import training_techniques
 from ridgeline.errors import PlanError, WorkloadError
@@ -36,7 +36,7 @@ UNITS = {TIME: "s", MEMORY: "byte", DOLLARS: "USD", JOULES: "J"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedChoice:
     """What is trained and how: a choice of training."""
 
     workload: Workload
@@ -49,18 +49,18 @@ class TrainingCase:
 
     model: Model
     cluster: Cluster
-    base: Trained
+    base: TrainedChoice
     objective: str = TIME
     bounds_nothing: bool = False
     evidence: str | None = None
     _predictors: dict[Any, Predictor] = field(default_factory=dict)
-    _reports: dict[Trained, Report] = field(default_factory=dict)
+    _reports: dict[TrainedChoice, Report] = field(default_factory=dict)
 
-    def setting(self, on: Trained) -> Setting:
+    def setting(self, on: TrainedChoice) -> Setting:
         """What techniques are asked about."""
         return Setting(model=self.model, cluster=self.cluster, workload=on.workload, plan=on.plan)
 
-    def changes(self, on: Trained) -> Iterator[Change[Trained]]:
+    def changes(self, on: TrainedChoice) -> Iterator[Change[TrainedChoice]]:
         """Levers of plan and workload, then every technique of the registry."""
         setting = self.setting(on)
         for lever in levers(self.model, self.cluster, on.workload, on.plan, self.base.plan):
@@ -77,7 +77,7 @@ class TrainingCase:
                 ),
             )  # fmt: skip
 
-    def predictor(self, on: Trained) -> Predictor:
+    def predictor(self, on: TrainedChoice) -> Predictor:
         """The predictor of a choice; what choices share is computed once."""
         key = (on.plan.technique, on.workload)
         if key not in self._predictors:
@@ -88,7 +88,7 @@ class TrainingCase:
             )  # fmt: skip
         return self._predictors[key]
 
-    def bound(self, on: Trained) -> Outcome:
+    def bound(self, on: TrainedChoice) -> TrialOutcome:
         """The closed form of a step, and its memory; raises `PlanError` where the plan is not legal."""
         one, plan = self.predictor(on), on.plan
         check(plan, context_style(plan.context_style), one.limits, on.workload, self.cluster.count)
@@ -103,7 +103,7 @@ class TrainingCase:
             step_s = float(step_bound_s(schedule, micro_batches, times, exchange_rules(plan)))
         return self._outcome(on, step_s)
 
-    def _outcome(self, on: Trained, step_s: float) -> Outcome:
+    def _outcome(self, on: TrainedChoice, step_s: float) -> TrialOutcome:
         one = self.predictor(on)
         table = {name: np.broadcast_to(value, (on.plan.pp,)) for name, value in one.memory(on.plan).items()}
         stages = sum(table.values())
@@ -113,7 +113,7 @@ class TrainingCase:
         excess += max(0.0, one.host_bytes(on.plan) - self.cluster.host.dram_bytes)
         value = {MEMORY: peak, DOLLARS: step_s * self.usd_per_s}.get(self.objective, step_s)
         held = {name: float(each[fullest]) for name, each in table.items()}
-        return Outcome(value=value, memory_bytes=peak, excess_bytes=excess, held=held)
+        return TrialOutcome(value=value, memory_bytes=peak, excess_bytes=excess, held=held)
 
     @property
     def usd_per_s(self) -> float:
@@ -121,20 +121,20 @@ class TrainingCase:
         price = self.cluster.price_usd_per_device_h
         return 0.0 if price is None else price.value * self.cluster.count / 3600.0
 
-    def outcome(self, on: Trained) -> Outcome:
+    def outcome(self, on: TrainedChoice) -> TrialOutcome:
         """The simulated step; of energy, with its parts."""
         if self.objective == JOULES:
             return self.explained(on)
         return self._outcome(on, self.predictor(on).evaluate(on.plan).timeline.makespan_s)
 
-    def report(self, on: Trained) -> Report:
+    def report(self, on: TrainedChoice) -> Report:
         """The report of a choice, as `predict` makes it."""
         if on not in self._reports:
             one = self.predictor(on)
             self._reports[on] = explain(one, one.evaluate(on.plan))
         return self._reports[on]
 
-    def explained(self, on: Trained) -> Outcome:
+    def explained(self, on: TrainedChoice) -> TrialOutcome:
         """The simulated step with its parts and its interval."""
         report = self.report(on)
         plain = self._outcome(on, report.step_time.value)
@@ -147,7 +147,7 @@ class TrainingCase:
             ends=(share * report.step_time.low, share * report.step_time.high) if timed else None,
         )  # fmt: skip
 
-    def range_of(self, before: Outcome, after: Outcome) -> tuple[float, float]:
+    def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
         """Both ends of after over before [1], parts erring alike; memory is compared as it is."""
         ratio = after.value / before.value
         if self.objective == MEMORY:
@@ -159,11 +159,11 @@ class TrainingCase:
         times = sum(after.parts.values()) / sum(before.parts.values())
         return ratio * low / times, ratio * high / times
 
-    def lists(self, change: Change[Trained]) -> bool:
+    def lists(self, change: Change[TrainedChoice]) -> bool:
         """Whether files of frameworks say if they have it: all that a plan or workload says, but optimizers."""
         return not change.key or (change.slot in WORDS and change.slot != "optimizers")
 
-    def programs(self, on: Trained) -> tuple[str, ...]:
+    def programs(self, on: TrainedChoice) -> tuple[str, ...]:
         """Training frameworks that run the plan and its workload."""
         one = self.predictor(on)
         layers, experts = one.split(on.plan), one.limits.experts > 0
@@ -178,9 +178,9 @@ class TrainingCase:
         return tuple(found)
 
 
-def _levered(state: Trained, plan: dict[str, Any], workload: dict[str, Any]) -> Trained:
+def _levered(state: TrainedChoice, plan: dict[str, Any], workload: dict[str, Any]) -> TrainedChoice:
     """A choice with other fields; raises `PlanError` for those that it cannot have."""
     try:
-        return Trained(workload=replace(state.workload, **workload), plan=replace(state.plan, **plan))
+        return TrainedChoice(workload=replace(state.workload, **workload), plan=replace(state.plan, **plan))
     except WorkloadError as error:
         raise PlanError(str(error)) from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.advise.cases import Change
-from ridgeline.advise.serving_levers import Served
+from ridgeline.advise.serving_levers import ServedChoice
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Fact
 from ridgeline.plan.deployment import Deployment
@@ -113,7 +113,7 @@ def training_techniques(setting: Setting) -> Iterator[TechniqueChange]:
                 yield TechniqueChange(one=made, chunks=chunks)
 
 
-def serving_techniques(setting: Setting) -> Iterator[Change[Served]]:
+def serving_techniques(setting: Setting) -> Iterator[Change[ServedChoice]]:
     """Every technique as changes of deployments, those that do not apply with the reason."""
     for one in every_technique(setting.kind):
         why = one.applies(setting)
@@ -129,8 +129,8 @@ def _same(one: Technique, other: Technique) -> bool:
     return one.family == other.family if other.exclusive else one.key == other.key
 
 
-def _served(one: Technique, refused: str = "") -> Change[Served]:
-    def put(on: Served) -> Served:
+def _served(one: Technique, refused: str = "") -> Change[ServedChoice]:
+    def put(on: ServedChoice) -> ServedChoice:
         return replace(on, deployments=tuple(replace(each, technique=beside(each)) for each in on.deployments))
 
     def beside(each: Deployment) -> tuple[str, ...]:

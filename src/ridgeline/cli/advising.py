@@ -86,9 +86,9 @@ def _of_serving(given: SimpleNamespace) -> Advice:
         raise InputError("advice tries the places of weights itself; leave it out, and say --cpu", field="--offload")
 
     from ridgeline.advise.asking_serving import advise_serving
-    from ridgeline.advise.serving_levers import Host
+    from ridgeline.advise.serving_levers import GivenHost
 
-    where = Host(processors=host.get("cpu", ""), dram_bytes=host.get("dram"), storage=host.get("storage", ""))
+    where = GivenHost(processors=host.get("cpu", ""), dram_bytes=host.get("dram"), storage=host.get("storage", ""))
     with blamed_on_word(asked), busy("replaying deployments"):
         return advise_serving(
             asked, objective=given.objective, batch=batch, policies=policies_of(asked), host=where

@@ -74,6 +74,19 @@ def _compute_s(predictor: Predictor, evaluation: Evaluation, trained: float) -> 
     return each * predictor.workload.step_tokens / plan.devices
 
 
+def model_floor_s(predictor: Predictor, *, trained: float) -> float:
+    """The least time of a step of this model in these formats on all devices, whatever the plan [s].
+
+    F / (devices R): the model's own FLOP over attended pairs, `trained` times a forward's, products and attention each
+    at the best rate that the devices sustain in their format. Nothing is recomputed, exchanged or waited for.
+    """
+    precision, device = predictor.stages.precision, predictor.machine.device
+    cores = trained * predictor.attention_flop_per_token("causal")
+    products = trained * predictor.model_flop_per_token("causal") - cores
+    each = cores / device.matrix_rate(precision.attention) + products / device.matrix_rate(precision.compute)
+    return each * predictor.workload.step_tokens / predictor.cluster.count
+
+
 def _memory_s(predictor: Predictor, evaluation: Evaluation) -> float:
     moved = stage_parts(predictor, evaluation).bytes().sum(axis=1).max() * evaluation.passes
     return float(moved) / predictor.cluster.accelerator.memory_bytes_per_s
