@@ -42,10 +42,7 @@ def advise(case: AdviceCase[S], asked: AdviceQuestion, base: TrialOutcome) -> Ad
     alone = stacker.alone(base)
     refused, illegal = dict(stacker.refused), dict(stacker.illegal)
     useful = _best_of_slots(one for one in alone if not one.bounded and _helps(one.outcome, base))
-    helps = [
-        _advised(case, one, base, base if runs else None, by=place)
-        for place, one in enumerate(explained_first(useful))
-    ]  # fmt: skip
+    helps = [_advised(case, one, base, runs=runs) for one in explained_first(useful)]
     if case.bounds_nothing and runs:
         stacker.promising = {one.change.key or one.change.slot for one in useful}
     stack = stacker.stack(base)
@@ -118,14 +115,11 @@ def limit_text(found: TrialOutcome) -> str:
     return f"{first.part}{f' ({first.kind})' if first.kind and first.kind != first.part else ''}, {first.share:.0%}"
 
 
-def _advised(
-    case: AdviceCase[S], one: Trial[S], base: TrialOutcome, compared: TrialOutcome | None, *, by: int
-) -> Advised:
-    after = case.explained(one.state) if base.parts or by < 1 else one.outcome
-    fits = compared is not None and after.fits
+def _advised(case: AdviceCase[S], one: Trial[S], base: TrialOutcome, *, runs: bool) -> Advised:
+    after = case.explained(one.state)
     return Advised(
         written=one.change.words, technique=one.change.key, what=one.change.what,
-        gain=gain(case, compared, after) if fits and compared is not None else None,
+        gain=gain(case, base, after) if runs and after.fits else None,
         memory_bytes=after.memory_bytes, excess_bytes=after.excess_bytes, quality=quality_text(one.change),
         effort=effort_text(case, one), why=why_text(base, after), then=limit_text(after),
     )  # fmt: skip
