@@ -27,7 +27,7 @@ def test_a_deployment_leaves_choices_to_the_engine() -> None:
     assert (one.engine, one.tp, one.pp, one.dp, one.ep, one.instances) == ("vLLM", 1, 1, 1, 1, 1)
     assert (one.router, one.role, speculation(one).drafted) == (Router.ROUND_ROBIN, Role.WHOLE, 0)
     assert (one.version, one.weights, one.other_weights, one.kv) == ("", "", "", "")
-    left = ("token_budget", "max_seqs", "chunked", "mixed", "prefix_cache", "graphs", "memory_fraction", "preemption")
+    left = ("token_budget", "max_seqs", "chunked", "mixed", "prefix_cache", "graphs", "memory_fraction")
     assert [getattr(one, name) for name in left] == [None] * len(left)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Preemption, Role
+from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving_words import deployed, said
 
 WORDS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "prefix_cache": {"prefix_cache": True},
     "prefill pool": {"role": Role.PREFILL},
     "decode pool": {"role": Role.DECODE},
-    "swap": {"preemption": Preemption.SWAP},
+    "swap": {"preemption": "swap"},
     "pp": {"pp": 2},
     "dp": {"dp": 2},
     "ep": {"tp": 2, "ep": 2},
@@ -105,6 +105,8 @@ MEANT = {
         "next_acceptance": (0.1,),
     },
     "draft-tree(widths=1,next_acceptance=)": {"draft_tree": (1,), "acceptance": 0.6, "next_acceptance": ()},
+    "recompute": {"preemption": "recompute"},
+    "swap(blocks=16)": {"preemption": "swap", "swap_blocks": 16},
     "lora-adapters(count=4,rank=8)": {"adapters": 4, "adapter_rank": 8},
     "divided-device(share=0.5)": {"split": True, "split_share": 0.5},
     "nano-batches(tokens=512)": {"nano_tokens": 512},

@@ -16,7 +16,7 @@ from ridgeline.cost.seconds import Seconds, stacked
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Preemption, Role, Router
+from ridgeline.plan.deployment import Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.ends import LOW, table_at
@@ -234,7 +234,7 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
         ({"split": True, "nano_tokens": 8}, "nano_tokens"),
         ({"split": True, "displaces": True}, "displaces"),
         ({"split": True, "role": Role.PREFILL}, "a pool"),
-        ({"split": True, "preemption": Preemption.SWAP}, "preemption swap"),
+        ({"split": True, "preemption": "swap"}, "preemption swap"),
         ({"split": True, "split_share": 1.0}, "split_share = 1.0, needs 0.01 to 0.99"),
         ({"split_share": 0.5}, "say split as well"),
         ({"split_slack": 1.5}, "say split as well"),

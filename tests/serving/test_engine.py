@@ -20,7 +20,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ElementwisePiece
-from ridgeline.plan.deployment import Preemption, Role, Router
+from ridgeline.plan.deployment import Role, Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
@@ -224,7 +224,7 @@ def test_stages_share_the_layers() -> None:
 
 def test_a_cache_that_gives_way_goes_where_it_is_told() -> None:
     """Swapped out over the host's link, token by token."""
-    one, tables = tabled(preemption=Preemption.SWAP)
+    one, tables = tabled(preemption="swap")
     found = one.rule(tables)
     assert found["swaps"] == 1
     assert found["swap_token_s"] == one.capacity.token_bytes / EIGHT.cluster.host.device_bytes_per_s
@@ -234,9 +234,9 @@ def test_a_cache_that_gives_way_goes_where_it_is_told() -> None:
 def test_an_engine_told_to_let_caches_give_way_sets_no_room_for_answers_aside() -> None:
     """TensorRT-LLM's MAX_UTILIZATION beside its GUARANTEED_NO_EVICT; SGLang gives way anyway, and estimates."""
     assert rule(engine="TensorRT-LLM")["reserve"] == 1.0
-    assert rule(engine="TensorRT-LLM", preemption=Preemption.RECOMPUTE)["reserve"] == 0.0
+    assert rule(engine="TensorRT-LLM", preemption="recompute")["reserve"] == 0.0
     words = {"engine": "SGLang"}
-    assert rule(**words, preemption=Preemption.RECOMPUTE)["reserve"] == rule(**words)["reserve"] > 0.0
+    assert rule(**words, preemption="recompute")["reserve"] == rule(**words)["reserve"] > 0.0
 
 
 def test_a_cache_that_moves_takes_its_bytes_over_the_link() -> None:

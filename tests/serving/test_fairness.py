@@ -13,7 +13,6 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Preemption
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.fairness import PROMPT_WEIGHT, TOKEN_WEIGHT
@@ -161,7 +160,7 @@ def test_displacing_needs_priorities_that_differ(replayed: Replays) -> None:
 
 
 def rule(**words: object) -> np.ndarray:
-    made = engine(load("llama-3.1-8b"), EIGHT, deployed(preemption=Preemption.SWAP, **words))  # type: ignore[arg-type]
+    made = engine(load("llama-3.1-8b"), EIGHT, deployed(preemption="swap", **words))  # type: ignore[arg-type]
     return made.rule(made.tables(longest_prompt=512, longest=1024))
 
 
@@ -186,7 +185,7 @@ def test_words_become_the_rule() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"swap_blocks": 1}, "preemption is recompute; say preemption swap"),
+        ({"swap_blocks": 1}, "swap_blocks is about preemption swap, which is not said"),
         ({"swap_beside": True}, "preemption is recompute"),
         ({"displaces": True, "engine": "FasterTransformer"}, "batches start and end together"),
     ],

@@ -12,7 +12,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Preemption, Role
+from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.serving import KVEviction, of
 from ridgeline.serving.engine import Engine, engine
@@ -180,7 +180,7 @@ def test_whole_caches_are_as_before() -> None:
         ({"kv_early": True, "kv_kept": 8, "kv_fetched": 8}, "kv_early is about kv_kept"),
         ({"kv_rank": 8}, "say kv_fetched as well"),
         ({"kv_kept": 8, "role": Role.PREFILL}, "a pool"),
-        ({"kv_kept": 8, "preemption": Preemption.SWAP}, "preemption swap"),
+        ({"kv_kept": 8, "preemption": "swap"}, "preemption swap"),
         ({"kv_fetched": 8, "nano_tokens": 64}, "nano_tokens"),
         ({"kv_kept": 8, "prefix_cache": True}, "prefix_cache"),
         ({"kv_fetched": 8, "pp": 2}, "pp 2"),

@@ -29,13 +29,6 @@ class Router(Enum):
     PREFIX = "prefix"  # the longest cached prefix, then least loaded
 
 
-class Preemption(Enum):
-    """What happens to a request whose cache must give way."""
-
-    RECOMPUTE = "recompute"
-    SWAP = "swap"  # its cache goes to host memory and comes back
-
-
 EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loads, a file, says others"
 
 
@@ -61,8 +54,7 @@ class Deployment:
     Every context is divided over `kv_ranks` of the tensor-parallel ranks, token by token, which send each other
     queries and what their parts add up to; a cache that ranks would hold in common is so held once.
 
-    Caches that go to the host are copied in pieces of `swap_blocks` neighbouring blocks of one layer (None: at the
-    link's rate, whatever the pieces), after an iteration or, with `swap_beside`, beside it.
+    Caches and adapters are copied to and from the host after an iteration or, with `swap_beside`, beside it.
 
     With `expert_devices` the experts are divided over so many devices of their own; the tp * dp devices hold the
     rest, and an iteration goes back and forth between them in `micro_batches`. In a fleet of two kinds of devices
@@ -99,7 +91,6 @@ class Deployment:
     memory_fraction: float | None = None
     cache_tokens: int | None = None
     router: Router = Router.ROUND_ROBIN
-    preemption: Preemption | None = None
     role: Role = Role.WHOLE
     expert_skew: float | None = None
     expert_backend: str = ""
@@ -108,7 +99,6 @@ class Deployment:
     alike: bool = False
     fresh_kernels: bool = False
     block_tokens: int | None = None
-    swap_blocks: int | None = None
     swap_beside: bool = False
     expert_devices: int | None = None
     micro_batches: int = 3

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _AT_LEAST_ONE = (
     "tp", "pp", "dp", "ep", "kv_ranks", "instances", "token_budget", "max_seqs", "cache_tokens", "graph_max",
-    "swap_blocks", "expert_devices", "micro_batches",
+    "expert_devices", "micro_batches",
 )  # fmt: skip
 
 

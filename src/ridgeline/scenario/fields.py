@@ -196,8 +196,8 @@ WORDS = {
     "contexts": "context_style",
 }
 """Families of which a scenario always has one, and the word that names it."""
-SERVING_FAMILIES = {"queues": "queue"}
-"""Families of serving of which a deployment always has one, and the word that names it."""
+SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption"}
+"""Families of serving that a word of their own names."""
 TECHNIQUES = Field(
     name="technique",
     read=_techniques,

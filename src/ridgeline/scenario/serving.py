@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.model import SAMPLE
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Preemption, Role, Router
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Role, Router
 from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.scenario.serving_words import deployed, deployment_words, idle
@@ -185,8 +185,6 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
     common |= drafts_of(stated)
     if "attention_weights" in stated:
         common["other_weights"] = stated["attention_weights"]
-    if "preemption" in stated:
-        common["preemption"] = Preemption(stated["preemption"])
     pools = [pool for pool in ("prefill", "decode") if pool in stated]
     if len(pools) == 1:
         raise PlanError(f"a {pools[0]} pool alone cannot serve; give both, e.g. --prefill 2xtp4 --decode 1xtp8")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ridgeline.errors import UnitError
 from ridgeline.facts.engine_kernels import expert_backends
-from ridgeline.plan.deployment import Preemption, Router
+from ridgeline.plan.deployment import Router
 from ridgeline.scenario.fields import TECHNIQUES, Field, count, number, pick, shown, whole, yes
 from ridgeline.scenario.serving_words import word_fields
 from ridgeline.units import parse, whole_number
@@ -182,12 +182,6 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     ),
     pick("router", (router.value for router in Router), "how requests choose among instances"),
     whole("fronts", "front ends that each hand out requests in turns of their own; 1 when absent", most=4096),
-    pick(
-        "preemption",
-        (way.value for way in Preemption),
-        "what happens to a cache that must give way, also where an engine keeps all",
-    ),
-    whole("swap_blocks", "neighbouring blocks that one copy moves to the host; when absent, the link's rate alone"),
     yes("swap_beside", "caches move to and from the host beside iterations, not between them"),
     yes("apart", "experts have devices of their own; a search tries how many"),
     whole("expert_devices", "devices of an instance that hold its experts alone; the others hold the rest"),

@@ -55,6 +55,7 @@ def word_fields() -> tuple[Field, ...]:
 
 
 SERVING_HELP = {
+    "preemption": "what happens to a cache that must give way, also where an engine keeps all",
     "queue": "who is next: by arrival, the client that was served least, or the shortest prompt",
 }
 
@@ -148,7 +149,12 @@ def _made(family: str, words: dict[str, Any]) -> ServingTechnique | None:
     word = SERVING_FAMILIES.get(family)
     if word is not None:
         words = dict(words)
-        named = technique(family, str(words.pop(word, None) or _NEUTRAL[word]))
+        key = words.pop(word, None) or _NEUTRAL[word]
+        if key is None:
+            for about in words:
+                raise PlanError(f"deployment: {about} {_about(about, word)}; say that, or leave it out")
+            return None
+        named = technique(family, str(key))
         if named.key == _NEUTRAL[word] and not words:
             return None
         return _filled(type(named), words, {name: getattr(named, name) for name in named.parameters()}, word)
@@ -174,7 +180,7 @@ def _off(one: type[ServingTechnique], word: str, value: object) -> bool:
     return value is False or (word == one.word and one.off is not None and value is not True and value == one.off)
 
 
-_NEUTRAL = {"queue": "arrival"}
+_NEUTRAL = {"queue": "arrival", "preemption": None}
 
 
 def idle(stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -185,15 +191,16 @@ def idle(stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield word, f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
 
 
+def _about(word: str, lead: str) -> str:
+    owners = [one for one in _kinds() if word in _words(one)]
+    return f"is about {' or '.join(one.word or f'{lead} {one.key}' for one in owners)}, which is not said"
+
+
 def _filled(kind: Any, words: Mapping[str, Any], values: Mapping[str, Any], lead: str) -> ServingTechnique:
     known = _words(kind)
     for word in words:
         if word not in known:
-            owners = [one for one in _kinds() if word in _words(one)]
-            about = " or ".join(one.word or f"{lead} {one.key}" for one in owners)
-            raise PlanError(
-                f"deployment: {word} is about {about}, which is not said; say that, or leave it out beside {lead}"
-            )
+            raise PlanError(f"deployment: {word} {_about(word, lead)}; say that, or leave it out beside {lead}")
     named = {known[word]: value for word, value in words.items() if known[word]}
     try:
         found = made(kind.family, kind.key, {**values, **named})
@@ -217,4 +224,4 @@ def deployment_words(stated: Mapping[str, Any]) -> dict[str, Any]:
     return {word: value for word, value in stated.items() if word in known}
 
 
-_READ_APART = {"engine", "router", "instances", "expert_redundant", "acceptance", "preemption"}
+_READ_APART = {"engine", "router", "instances", "expert_redundant", "acceptance"}

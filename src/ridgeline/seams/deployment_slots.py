@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.resolve import together
@@ -32,6 +32,8 @@ def check_techniques(one: Deployment) -> None:
 def label(one: Technique) -> str:
     """A technique by its key, and by the word that applies it where that is another."""
     word = getattr(one, "word", "")
+    if isinstance(one, ServingTechnique) and one.said_as:
+        return f"{one.said_as} {one.key}"
     return f"{one.key} ({word})" if word not in ("", one.key) else one.key
 
 
@@ -68,7 +70,6 @@ def degree_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
         (f"kv_ranks {one.kv_ranks}", one.kv_ranks > 1, "contexts"),
         ("a pool", one.role is not Role.WHOLE, "roles"),
         ("prefix_cache", one.prefix_cache, "prefixes"),
-        ("preemption swap", one.preemption is Preemption.SWAP, "host copies"),
     )
     yield from ((name, frozenset({slot})) for name, holds, slot in said if holds)
     yield from word_slots(one)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
@@ -22,7 +22,11 @@ from ridgeline.seams.registry import listed
 from ridgeline.seams.serving_technique import Instance as Instance
 from ridgeline.seams.serving_technique import ServingTechnique as ServingTechnique
 from ridgeline.seams.speculation import Speculation as Speculation
-from ridgeline.seams.technique import param
+from ridgeline.seams.technique import EXACT, param
+
+if TYPE_CHECKING:
+    from ridgeline.facts.engines import EnginePolicy
+    from ridgeline.facts.records import Fact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +70,17 @@ class KVEviction(ServingTechnique):
 
 
 def _swaps(instance: Instance) -> str:
-    way = instance.deployment.preemption
-    found = way.value if way else instance.policy.preemption
+    found = preemption_of(instance.deployment, instance.policy)
     return f"{instance.policy.name} swaps caches to the host; say preemption recompute" if found == "swap" else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preemption(ServingTechnique):
+    """What happens to a request whose cache must give way; neutral: what the engine does."""
+
+    family: ClassVar[str] = "preemption"
+    said_as: ClassVar[str] = "preemption"
+    quality: ClassVar[Fact | None] = EXACT
 
 
 _ALL = frozenset({"iterations", "cache", "contexts", "stages"})
@@ -185,6 +197,7 @@ FAMILIES: tuple[type[ServingTechnique], ...] = (
     Speculation,
     Beams,
     Queue,
+    Preemption,
     Urgency,
     Adapters,
     NanoBatches,
@@ -221,6 +234,11 @@ def applied(deployment: Deployment) -> Iterator[ServingTechnique]:
 def step_tokens(deployment: Deployment) -> int:
     """Tokens of one decoding request in a step [token]: its own and drafted ones, or one of each beam."""
     return of(deployment, Beams).width + of(deployment, Speculation).drafted
+
+
+def preemption_of(deployment: Deployment, policy: EnginePolicy) -> str:
+    """What happens to a cache that must give way, as the deployment or else the engine says."""
+    return of(deployment, Preemption).key or policy.preemption
 
 
 def graph_texts(deployment: Deployment) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
 from ridgeline.scenario.serving_words import deployed, deployment_words, replaced
 from ridgeline.seams.deployment_slots import fills
@@ -96,8 +96,6 @@ def _of_kind(model: Model, cluster: Cluster, space: ServingSpace, longest: int) 
     fixed |= {"engine": name, "version": version.strip()}
     if other := _own(model, cluster, space).other_weights:
         fixed["other_weights"] = other
-    if "preemption" in stated:
-        fixed["preemption"] = Preemption(stated["preemption"])
     known: Known = {}  # the imbalance on so many ranks
     routes = routes_of(model, cluster) if space.loads is not None else None
     stays: tuple[bool, ...] = (stated.get("tokens_stay", False),)
@@ -231,9 +229,8 @@ def _long_prompts(
 ) -> Iterator[Deployment]:
     """The same instances that borrow room, where a request is longer than a cache, or merge for long prompts."""
     plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1 and not one.expert_devices
-    if not plain or any(fills(one, slot) for slot in ("cache", "adapters", "iterations", "urgency", "roles")):
-        return
-    if one.prefix_cache or one.preemption is Preemption.SWAP:
+    others = ("cache", "adapters", "iterations", "urgency", "roles", "host copies")
+    if not plain or one.prefix_cache or any(fills(one, slot) for slot in others):
         return
     if int(np.max(traffic.prompt_tokens)) >= space.long_tokens:
         yield replaced(one, elastic_tokens=space.elastic_tokens)

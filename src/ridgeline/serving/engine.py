@@ -17,7 +17,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment, Preemption, Role
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.seams.deployment_slots import check_techniques, label
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.serving import (
@@ -28,11 +28,11 @@ from ridgeline.seams.serving import (
     applied,
     graph_texts,
     of,
+    preemption_of,
     step_tokens,
 )
 from ridgeline.serving.apart import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
-from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.number_formats import computed_formats, format_notes
 from ridgeline.serving.rule import rule_of
 from ridgeline.serving.shelf import Shelf
@@ -255,13 +255,12 @@ def _traits(model: Model) -> ModelTraits:
 
 
 def _check_swaps(deployment: Deployment, policy: EnginePolicy) -> None:
-    """Raises where what is said of preemption has no meaning."""
+    """Raises where caches and adapters that never leave a device are to move beside iterations."""
     way = preemption_of(deployment, policy)
-    beside = deployment.swap_beside and not of(deployment, Adapters).on_device
-    if (deployment.swap_blocks or beside) and way != Preemption.SWAP.value:
+    if deployment.swap_beside and way != "swap" and not of(deployment, Adapters).on_device:
         raise PlanError(
-            f"deployment: swap_blocks and swap_beside are about caches that go to the host, preemption is {way};"
-            " say preemption swap as well, or leave them out"
+            f"deployment: swap_beside is about caches that go to the host, preemption is {way}; say preemption swap as"
+            " well, or leave it out"
         )
 
 

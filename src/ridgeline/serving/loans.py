@@ -11,19 +11,13 @@ from ridgeline.errors import PlanError
 from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, Recurrence, Served
-from ridgeline.plan.deployment import Deployment, Preemption
-from ridgeline.seams.serving import RemoteKV
+from ridgeline.seams.serving import RemoteKV, preemption_of
 
 if TYPE_CHECKING:
     from ridgeline.serving.step import StepModel
 
 _LONG_CONTEXTS = 32_768.0, 65_536.0  # between which the time of one more token elsewhere is read [token]
 _ANY = 2**40  # blocks: no limit
-
-
-def preemption_of(deployment: Deployment, policy: EnginePolicy) -> str:
-    """What happens to a cache that must give way, as the deployment or else the engine says."""
-    return deployment.preemption.value if deployment.preemption else policy.preemption
 
 
 def loan_numbers(
@@ -48,7 +42,7 @@ def loan_numbers(
         Engines that run prompts apart from decode steps or swap; windows and recurrent states.
     """
     one = steps.deployment
-    if policy.scheduler != "mixed" or preemption_of(one, policy) == Preemption.SWAP.value:
+    if policy.scheduler != "mixed" or preemption_of(one, policy) == "swap":
         raise PlanError(
             f"deployment: borrows, but {policy.name} is {policy.scheduler} and its preemption is"
             f" {preemption_of(one, policy)}; room is borrowed where prompts mix with decode steps, and recomputed"

@@ -10,12 +10,10 @@ import numpy as np
 
 from ridgeline.cost.host_times import dispatch_seconds, host_slowness
 from ridgeline.cost.network import send_seconds
-from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Recurrence
-from ridgeline.plan.deployment import Deployment, Preemption, Role
-from ridgeline.seams.serving import Instance, Speculation, applied, of, step_tokens
+from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.seams.serving import Instance, Preemption, Speculation, applied, of, step_tokens
 from ridgeline.serving.apart import expert_layers
-from ridgeline.serving.loans import preemption_of
 from ridgeline.serving.state import (
     MIXED_BATCHES,
     PREFILL_FIRST,
@@ -98,7 +96,6 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     blocks = one.capacity.cache_tokens * (deployment.pp // one.lanes) // tokens
     keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
     keeps = keeps and not any(technique.forgets_prefixes for technique in applied(deployment))
-    preemption = preemption_of(deployment, policy)
     return {
         "scheduler": _SCHEDULERS[policy.scheduler],
         "chunked": policy.chunked,
@@ -111,7 +108,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
         "capacity": blocks,
         "kept_free": int(policy.watermark * blocks),
         "reserve": _reserve(one),
-        "swaps": preemption == Preemption.SWAP.value,
+        "swaps": policy.preemption == "swap",
         "beside": deployment.swap_beside,
         "ranks": deployment.dp * one.lanes,
         "prefix_tokens": prefix_tokens // tokens * tokens if keeps and prefix_tokens >= tokens else 0,
@@ -125,7 +122,7 @@ def _reserve(one: Engine) -> float:
     MAX_UTILIZATION beside GUARANTEED_NO_EVICT. Source: tensorrt-llm, docs/source/advanced/gpt-runtime.md.
     """
     policy = one.policy
-    if policy.preemption == "none" and one.deployment.preemption is not None:
+    if policy.preemption == "none" and of(one.deployment, Preemption).applied:
         return 0.0
     return {"whole": 1.0, "estimate": policy.output_estimate_floor}.get(policy.admits, 0.0)
 
@@ -148,17 +145,11 @@ def copies_sent(one: Instance, taker: Engine) -> float:
 def moving(one: Instance, stride: int, takers: Sequence[Engine] = ()) -> dict[str, float]:
     """What it takes to move a token's cache to the host, and to one of `takers`, `stride` devices away [s].
 
-    To the host: its bytes over the link, or issuing the copies where that takes longer, one for each layer's keys
-    and one for its values in every run of neighbouring blocks (fastswitch, section 2.2). To a taker a sequence's
+    To the host: its bytes over the link. To a taker a sequence's
     recurrent states and windows go with its start, whatever its length.
     """
     each = one.capacity.token_bytes
-    link_s, copies_s = each / one.machine.cluster.host.device_bytes_per_s, 0.0
-    pieces = one.deployment.swap_blocks
-    if pieces:
-        tensors = (1 if one.model.graph.latent_attention else 2) * len(one.model.graph.layers) / one.deployment.pp
-        copies_s = tensors * constant("launch.host.compiled") / (pieces * one.policy.block_tokens)
-    found = {"swap_token_s": max(link_s, copies_s)}
+    found = {"swap_token_s": each / one.machine.cluster.host.device_bytes_per_s}
     if stride:
         start = float(send_seconds(1.0, stride, one.machine))
         found["move_start_s"] = float(send_seconds(max(one.capacity.sequence_bytes, 1.0), stride, one.machine))

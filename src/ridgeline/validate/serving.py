@@ -18,7 +18,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmark_settings import Run
 from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.plan.deployment import Deployment, Preemption, Router
+from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import interval, replay_ends
@@ -204,7 +204,7 @@ def _with(pool: Deployment, settings: RunSettings) -> Deployment:
     if pool.kv:
         changes.pop("kv", None)
     if settings.preemption is not None:
-        changes["preemption"] = Preemption(settings.preemption)
+        changes["preemption"] = settings.preemption
     if settings.same_prompts and settings.greedy:
         changes["alike"] = True
     if settings.version:

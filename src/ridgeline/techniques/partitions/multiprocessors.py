@@ -44,7 +44,7 @@ class DividedDevice(Partition):
 
     def unfit(self, instance: Instance) -> str:
         """Engines that swap, or whose batches start and end together."""
-        from ridgeline.serving.loans import preemption_of
+        from ridgeline.seams.serving import preemption_of
 
         way, policy = preemption_of(instance.deployment, instance.policy), instance.policy
         if way == "swap" or policy.scheduler in ("static", "single"):

@@ -1,0 +1,1 @@
+"""Preemption: what happens to a cache that must give way."""
