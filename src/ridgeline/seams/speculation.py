@@ -11,6 +11,7 @@ from ridgeline.seams.technique import EXACT, param
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Fact
+    from ridgeline.seams.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,10 @@ class Speculation(ServingTechnique):
         0.0, "byte", "weights of a model that drafts, on each device of the last stage", high=1e15, word="draft_bytes"
     )
     token_bytes: float = param(0.0, "byte", "its cache of a token there", high=1e12, word="draft_token_bytes")
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None by itself: what share of drafts is accepted hangs on prompts, and an assumed one is no advice."""
+        return ()
 
     @property
     def drafted(self) -> int:

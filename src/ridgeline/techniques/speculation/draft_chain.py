@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ridgeline.seams.serving import Speculation
+from ridgeline.seams.serving import Speculation, of
 from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import param
 
@@ -31,8 +31,11 @@ class DraftChain(Speculation):
     )  # fmt: skip
 
     def axes(self, setting: Setting) -> tuple[str, ...]:
-        """One token, as it is, and more."""
-        return tuple(replace(self, tokens=tokens).text for tokens in sorted({1, self.tokens, 5}))
+        """Fewer and more tokens, where a deployment says what share of them is accepted; else none."""
+        said = None if setting.deployment is None else of(setting.deployment, Speculation)
+        if not isinstance(said, DraftChain):
+            return ()
+        return tuple(replace(said, tokens=tokens).text for tokens in sorted({1, said.tokens, 5}))
 
     @property
     def drafted(self) -> int:
