@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from ridgeline.facts.clusters import cluster, with_secondary
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ExpertAllToAll
 from ridgeline.plan.deployment import Deployment, Role, Router
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, replaced
+from ridgeline.seams.serving import Placement, instance_devices, of, other_devices, own_devices
 from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed, routes_of
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import decode_parts, measure
@@ -60,7 +61,7 @@ def steps(
         for batch in (size for size in BATCHES if size * context <= room):
             seconds = sum(decode_parts(one, table, float(batch), float(context)).values())
             whole = batch * one.deployment.dp
-            rate = whole / seconds / one.deployment.instance_devices
+            rate = whole / seconds / instance_devices(one.deployment)
             found.append((kind, seconds, rate, whole, " ".join(f"{name} {value}" for name, value in words.items())))
     return found
 
@@ -138,7 +139,7 @@ def megascale() -> Iterator[str]:
         for batch in (size for size in BATCHES if size * context <= room):
             seconds = sum(decode_parts(one, table, float(batch), float(context)).values())
             if seconds <= bound_s:
-                own, other = one.deployment.own_devices, one.deployment.other_devices
+                own, other = own_devices(one.deployment), other_devices(one.deployment)
                 counts = (own, other) if words["kind"] == first else (0, own)
                 way = "apart" if other else f"whole on {words['kind']}"
                 found.append((way, batch * one.deployment.dp / seconds, *counts, words))
@@ -176,11 +177,12 @@ def exflow() -> Iterator[str]:
         for layer, order in enumerate(orders):
             flow[layer, np.arange(experts), order] += share
         asked = Loads(loads=np.ones((layers, experts)), how=AFFINITY, flow=flow)
-        one = placed(replace(plain, tokens_stay=True), asked, experts, routes=routes)
+        one = placed(replaced(plain, tokens_stay=True), asked, experts, routes=routes)
         exchange, step = seconds(one)
+        rows = of(one, Placement).rows
         yield (
             f"{share:.0%} go on to one expert: exchange {1 - exchange / usual[0]:.0%} shorter, a step of 64 a rank"
-            f" {usual[1] / step:.2f}x as fast ({one.expert_inside:.2f} rows in a node, {one.expert_between:.2f} beyond)"
+            f" {usual[1] / step:.2f}x as fast ({rows[0]:.2f} rows in a node, {rows[1]:.2f} beyond)"
         )
 
 

@@ -25,11 +25,12 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
 from ridgeline.scenario.fields import WORDS
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
+from ridgeline.scenario.serving_words import replaced
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.deployment_slots import check_techniques
 from ridgeline.seams.loss import CrossEntropy, Logits
 from ridgeline.seams.recompute import RESULTS, WORK, RecomputeRule
-from ridgeline.seams.registry import families, made, names, technique
+from ridgeline.seams.registry import families, listed, made, names, technique
 from ridgeline.seams.resolve import rewritten, together
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order, PipelineSchedule, Shape
 from ridgeline.seams.serving import ServingTechnique
@@ -351,7 +352,10 @@ def test_an_optimizers_states_traffic_and_work_grow_with_the_tensor(
 @cache
 def served_scenario(*texts: str) -> ServingScenario:
     plan = {"technique": list(texts), "max_seqs": 16, "instances": 2}
-    return serving_from_words({"model": {"name": "qwen2.5-0.5b"}, "cluster": {"name": "2xA100-80GB-SXM"}, "plan": plan})
+    experts = any(listed(text).family in ("disaggregation", "placement") for text in texts)
+    model, devices = ("olmoe-1b-7b", 4) if experts else ("qwen2.5-0.5b", 2)
+    cluster = {"name": f"{devices}xA100-80GB-SXM"}
+    return serving_from_words({"model": {"name": model}, "cluster": cluster, "plan": plan})
 
 
 @cache
@@ -366,7 +370,7 @@ def served_traffic() -> Traffic:
 @cache
 def replayed(*texts: str) -> Replay:
     asked = served_scenario(*texts)
-    engines = [engine(asked.model, found_machine(), replace(one, cache_tokens=8192)) for one in asked.deployments]
+    engines = [engine(asked.model, found_machine(), replaced(one, cache_tokens=8192)) for one in asked.deployments]
     return replay(engines, served_traffic())
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.seams.serving import Speculation, of, step_tokens
+from ridgeline.seams.serving import Speculation, all_devices, instance_devices, of, step_tokens
 
 DEGREES = st.integers(1, 16)
 
@@ -28,14 +28,14 @@ def test_a_deployment_leaves_choices_to_the_engine() -> None:
     assert (one.router, one.role, speculation(one).drafted) == (Router.ROUND_ROBIN, Role.WHOLE, 0)
     assert (one.version, one.weights, one.other_weights, one.kv) == ("", "", "", "")
     left = ("token_budget", "max_seqs", "chunked", "mixed", "prefix_cache", "graphs", "memory_fraction")
-    assert [getattr(one, name) for name in left] == [None] * len(left)
+    assert [one.said[name] for name in left] == [None] * len(left)
 
 
 @given(tp=DEGREES, pp=DEGREES, dp=DEGREES, instances=DEGREES)
 def test_devices_are_the_product_of_degrees(tp: int, pp: int, dp: int, instances: int) -> None:
     one = deployed(tp=tp, pp=pp, dp=dp, instances=instances, ep=tp * dp)
-    assert one.instance_devices == tp * pp * dp
-    assert one.devices == tp * pp * dp * instances
+    assert instance_devices(one) == tp * pp * dp
+    assert all_devices(one) == tp * pp * dp * instances
 
 
 @pytest.mark.parametrize(

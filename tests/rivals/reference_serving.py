@@ -102,7 +102,7 @@ class Instance:
     def apart_s(self, attention: float, tokens: float, shared: float, sampled: float, prompts: bool) -> float:
         """Micro-batches that go back and forth, the slowest rank's attention of one at hand [s]."""
         t, rule = self.tables, self.rule
-        send = read(t.tokens, t.apart.send.mid, tokens)
+        send = read(t.tokens, t.attention_ffn.send.mid, tokens)
         experts = read(t.tokens, (t.prompt_group if prompts else t.group).mid, shared)
         micro = min(int(rule["micro_batches"]), int(max(tokens, 1)))
         seconds = ping_pong(attention, experts, send, micro, int(rule["expert_layers"]))

@@ -21,7 +21,7 @@ from ridgeline.seams.serving import Adapters, of
 from ridgeline.serving import loop, state
 from ridgeline.serving import replay as replay_room
 from ridgeline.serving.adapters import drawn
-from ridgeline.serving.apart import ApartTables
+from ridgeline.serving.attention_ffn import AttentionFFNTables
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.split import SplitTables
@@ -332,7 +332,9 @@ def parted(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
                 "micro_batches": int(draw.integers(1, 5)), "expert_layers": int(draw.integers(1, 5)), "hops": 0.0,
                 "balance": 1.0, "exposed_s": one.policy.exposed_host_s,
             }  # fmt: skip
-            found.append(replace(table, apart=ApartTables(send=seconds(rising(draw, 6) * draw.uniform(0.1, 2.0)))))
+            found.append(
+                replace(table, attention_ffn=AttentionFFNTables(send=seconds(rising(draw, 6) * draw.uniform(0.1, 2.0))))
+            )
         else:
             found.append(table)
     return found
@@ -379,7 +381,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
             head_network=seconds(rising(draw, 3)), busy=waits(draw),
             head_busy=seconds(rising(draw, 3)),
         )  # fmt: skip
-        found.append(replace(table, nano=None, apart=None, split=split))
+        found.append(replace(table, nano=None, attention_ffn=None, split=split))
     return found
 
 

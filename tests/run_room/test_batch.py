@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from ridgeline.errors import PlanError  # noqa: E402
 from ridgeline.graph.build import from_dims  # noqa: E402
 from ridgeline.plan.deployment import Deployment  # noqa: E402
+from ridgeline.plan.engine_options import EngineOptions  # noqa: E402
 from ridgeline.run.decoder import Decoder  # noqa: E402
 from ridgeline.run.divide import divide  # noqa: E402
 from ridgeline.run.gap import generation_of  # noqa: E402
@@ -79,7 +80,7 @@ def test_one_output_token_needs_no_decode_step() -> None:
     [
         (Deployment(weights="fp8"), "weights = fp8"),
         (Deployment(dp=2), "dp = 2 is not run here"),
-        (Deployment(memory_fraction=0.5), "memory_fraction = 0.5"),
+        (Deployment(options=EngineOptions(memory_fraction=0.5)), "memory_fraction = 0.5"),
         (Deployment(tp=4), "does not divide kv_heads = 2"),
     ],
 )

@@ -226,9 +226,9 @@ def test_a_backend_of_experts_is_the_engines_own_word() -> None:
         return serving_from_words(tables)
 
     (one,) = read(engine="sglang 0.5.9", tp=16, expert_backend="DeepEP").deployments
-    assert one.expert_backend == "deepep"
+    assert one.options.expert_backend == "deepep"
     pools = read(engine="trtllm", prefill="1xdp8,ep8", decode="1xdp8,ep8", expert_backend="wideep").deployments
-    assert [pool.expert_backend for pool in pools] == ["WIDEEP", "WIDEEP"]
+    assert [pool.options.expert_backend for pool in pools] == ["WIDEEP", "WIDEEP"]
     for engine, word, told in (
         ("vllm", "deepep", "no backend of vllm; take one of flashinfer_trtllm"),
         ("llama.cpp", "deepep", "none of its backends was measured; leave it out"),

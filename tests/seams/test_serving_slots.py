@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
+from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Role
-from ridgeline.scenario.serving_words import deployed, said
+from ridgeline.scenario.serving import serving_from_words
+from ridgeline.scenario.serving_words import deployed, replaced, said
+from ridgeline.seams.serving import Placement, all_devices, expert_devices, instance_devices, of
+from ridgeline.serving.engine import engine
 
 WORDS: dict[str, dict[str, Any]] = {
     "nano_tokens": {"nano_tokens": 512},
@@ -125,6 +131,8 @@ MEANT = {
     "scheduler-polling": {"receive_interval": 2},
     "elastic-sequence-parallel": {"elastic_tokens": 16_384},
     "nano-batches": {"nano_tokens": 2048},
+    "attention-ffn-disaggregation(devices=2,micro_batches=4)": {"expert_devices": 2, "micro_batches": 4},
+    "expert-placement(redundant=2)": {"expert_redundant": 2},
 }
 
 
@@ -144,7 +152,46 @@ def test_words_mean_techniques_and_are_told_back(text: str) -> None:
         {"split": False},
         {"draft_tokens": 0, "acceptance": 0.5},
         {"draft_tree": ()},
+        {"expert_redundant": 0},
+        {"tokens_stay": False},
     ],
 )
 def test_words_that_leave_a_technique_out_apply_none(words: dict[str, Any]) -> None:
     assert deployed(**words).technique == ()
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 1.2345678901234567, 1.9999999999999998])
+def test_what_placing_experts_finds_is_kept_to_the_last_bit(imbalance: float) -> None:
+    one = replaced(deployed(tp=2, ep=2, expert_redundant=2), expert_imbalance=imbalance)
+    assert (of(one, Placement).imbalance, of(one, Placement).redundant) == (imbalance, 2)
+    with pytest.raises(PlanError, match="of 2 ranks; needs 1 to the ranks"):
+        replaced(one, expert_imbalance=2.5)
+
+
+def test_what_is_said_of_experts_alone_leaves_the_other_pool_as_it_is() -> None:
+    """Micro-batches go between attention's devices and the experts', which prompts' pool has not."""
+    plan = {"prefill": "1xdp2,ep2", "decode": "1xdp2,experts2", "micro_batches": 2}
+    words = {"model": {"name": "mixtral-8x7b"}, "cluster": {"name": "8xH100-SXM"}, "plan": plan}
+    prompts, steps = serving_from_words(words).deployments
+    assert (prompts.technique, expert_devices(prompts), instance_devices(prompts)) == ((), 0, 2)
+    assert steps.technique == ("attention-ffn-disaggregation(devices=2,micro_batches=2)",)
+    assert instance_devices(steps) == all_devices(steps) == 4
+
+
+def test_an_option_is_found_again_by_its_word_and_wins_over_the_policy() -> None:
+    one = replaced(deployed(engine="vllm", version="0.3", token_budget=4096, chunked=True), max_seqs=7)
+    assert (one.options.token_budget, one.options.max_seqs, one.said["chunked"]) == (4096, 7, True)
+    model, where = load("llama-3.1-8b"), machine(cluster("1xH100-SXM"))
+    ways = [{}, {"mixed": False}, {"chunked": False}]
+    policies = [engine(model, where, replaced(one, **words)).policy for words in ways]
+    assert [policy.scheduler for policy in policies] == ["mixed", "prefill-first", "prefill-first"]
+    assert {(policy.token_budget, policy.max_seqs) for policy in policies} == {(4096, 7)}
+
+
+def test_tokens_that_stay_are_expert_affinity_whatever_its_placement() -> None:
+    words: dict[str, Any] = {"dp": 2, "ep": 2, "tokens_stay": True}
+    assert deployed(**words).technique == ("expert-affinity",)
+    one = replaced(deployed(**words), expert_imbalance=1.5, expert_inside=0.25, expert_between=None)
+    assert one.technique == ("expert-affinity(imbalance=1.5,rows_inside=0.25)",)
+    assert of(one, Placement).rows == (0.25, None)
+    assert replaced(one, tokens_stay=False).technique == ()

@@ -20,10 +20,11 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.serving import Placement, of
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
 from ridgeline.search.serving_space import ServingSpace, deployments
-from ridgeline.serving.apart import even_imbalance
 from ridgeline.serving.engine import engine
+from ridgeline.serving.expert_placement import even_imbalance
 from ridgeline.serving.step import StepTables
 
 SKEWED = np.array([[30.0, 20, 12, 10, 9, 8, 6, 5]])  # 100 on 8 experts
@@ -53,9 +54,9 @@ def test_a_deployment_pays_its_placement() -> None:
         "replicated": Loads(loads=np.tile(SKEWED, (32, 1)), redundant=8),
     }.items():
         found[name] = placed(one, asked, 8)
-    assert found["even"].expert_imbalance == 1.0
-    assert found["in order"].expert_imbalance == pytest.approx(30 / 12.5)
-    assert 1.0 <= (found["replicated"].expert_imbalance or 0.0) < 1.1
+    assert of(found["even"], Placement).imbalance == 1.0
+    assert of(found["in order"], Placement).imbalance == pytest.approx(30 / 12.5)
+    assert 1.0 <= (of(found["replicated"], Placement).imbalance or 0.0) < 1.1
 
     def tables(words: Deployment) -> StepTables:
         return engine(MIXTRAL, machine(EIGHT), words).tables(longest_prompt=2048, longest=4096)
@@ -86,7 +87,7 @@ def test_replicas_take_memory() -> None:
 def test_a_search_places_for_every_number_of_ranks() -> None:
     space = ServingSpace(pools=False, loads=Loads(loads=np.tile(SKEWED, (32, 1)), how=LINEAR))
     grid = list(deployments(MIXTRAL, EIGHT, replace(space, fixed={"tp": 1})))
-    assert {(one.ep, one.expert_imbalance) for one in grid} == {
+    assert {(one.ep, of(one, Placement).imbalance) for one in grid} == {
         (ep, None if ep == 1 else imbalance(Loads(loads=SKEWED, how=LINEAR), ep)) for ep in {one.ep for one in grid}
     }
 
@@ -164,9 +165,9 @@ def test_replicas_without_loads_are_placed_for_even_ones() -> None:
     found = serving_from_words({**words, "plan": degrees})
     assert [text for text in found.assumed if "loads are even" in text]
     (one,) = with_placement(found).deployments
-    assert one.expert_redundant == 4
+    assert of(one, Placement).redundant == 4
     # 8 loads of 1, of which 4 are halved: the fullest of 12 ranks has one that is whole, the mean 8 / 12
-    assert one.expert_imbalance == pytest.approx(1.5)
+    assert of(one, Placement).imbalance == pytest.approx(1.5)
     assert not [text for text in serving_from_words({**words, "plan": {"tp": 4}}).assumed if "even" in text]
 
 
@@ -187,9 +188,10 @@ def test_replicas_need_no_imbalance_in_python() -> None:
     """Eight experts with 4 replicas on 12 ranks: the fullest has a whole one, the mean 8 / 12."""
     words = {"dp": 12, "ep": 12, "expert_redundant": 4}
     where = machine(cluster("12xH100-SXM"))
-    assert engine(load("mixtral-8x7b"), where, deployed(**words)).deployment.expert_imbalance == pytest.approx(1.5)
+    even = engine(load("mixtral-8x7b"), where, deployed(**words)).deployment
+    assert of(even, Placement).imbalance == pytest.approx(1.5)
     said = engine(load("mixtral-8x7b"), where, deployed(**words, expert_imbalance=2.0))
-    assert said.deployment.expert_imbalance == 2.0
+    assert of(said.deployment, Placement).imbalance == 2.0
     with pytest.raises(PlanError, match=r"expert_redundant = 4, but llama-3\.1-8b has no experts"):
         engine(load("llama-3.1-8b"), where, deployed(**words))
 

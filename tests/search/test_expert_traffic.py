@@ -17,6 +17,7 @@ from ridgeline.lower.pieces import ExpertAllToAll
 from ridgeline.lower.work import CollectiveKind
 from ridgeline.scenario.serving import serving_from_words
 from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.serving import Placement, of
 from ridgeline.search.expert_service import AFFINITY, LINEAR, Loads, Routes, crossing, flow_of, lies, placed, routes_of
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import engine
@@ -188,7 +189,7 @@ def test_new_cache_goes_to_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"tp": 2, "ep": 2}, "tokens_stay with tp 2"),
+        ({"tp": 2, "ep": 2}, r"tokens_stay\) with tp 2"),
         ({"dp": 8, "ep": 1}, "take dp and ep alone, both the same"),
         ({"dp": 2, "ep": 2, "draft_tokens": 2}, "draft_tokens"),
         ({"dp": 2, "ep": 2, "tokens_stay": False, "expert_inside": 0.5}, "say tokens_stay as well"),
@@ -233,9 +234,9 @@ def test_traffic_from_a_file(tmp_path: Path) -> None:
 def test_a_search_lets_tokens_stay_where_traffic_is_known() -> None:
     known = Loads(loads=np.ones((32, 8)), how=AFFINITY, flow=ring(32, 8, 0.9))
     grid = list(deployments(MIXTRAL, cluster("8xH100-SXM"), ServingSpace(pools=False, loads=known)))
-    stays = [one for one in grid if one.tokens_stay]
+    stays = [one for one in grid if of(one, Placement).stay]
     assert {(one.dp, one.ep) for one in stays} == {(2, 2), (4, 4), (8, 8)}
-    assert all(one.expert_inside is not None for one in stays)
-    assert len([one for one in grid if not one.tokens_stay]) > len(stays)
+    assert all(of(one, Placement).rows[0] is not None for one in stays)
+    assert len([one for one in grid if not of(one, Placement).stay]) > len(stays)
     plain = ServingSpace(pools=False, loads=Loads(loads=np.ones((32, 8))))
-    assert not any(one.tokens_stay for one in deployments(MIXTRAL, cluster("8xH100-SXM"), plain))
+    assert not any(of(one, Placement).stay for one in deployments(MIXTRAL, cluster("8xH100-SXM"), plain))

@@ -16,7 +16,8 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.serving_json import ranked_as_dict
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, replaced
+from ridgeline.seams.serving import all_devices, instance_devices
 from ridgeline.search import serving
 from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
@@ -68,7 +69,7 @@ def order(devices: int, metrics: Metrics) -> tuple[float, float, int, bool, floa
 @pytest.mark.parametrize("rate", RATES)
 def test_the_fewest_devices_are_the_fewest_of_all(rate: int) -> None:
     """Bisection over instances finds what trying every count finds."""
-    least = min(one.devices for one, metrics in by_hand(rate).items() if (metrics.attained or 0.0) >= ATTAINED)
+    least = min(all_devices(one) for one, metrics in by_hand(rate).items() if (metrics.attained or 0.0) >= ATTAINED)
     fewest = found(rate).fewest
     assert fewest is not None
     assert fewest.devices == least
@@ -91,10 +92,10 @@ def test_every_candidate_replays_as_it_does_alone(rate: int) -> None:
 @pytest.mark.parametrize("rate", RATES)
 def test_the_best_is_the_best_of_all_that_fill_the_cluster(rate: int) -> None:
     """Or it needs fewer devices than they do."""
-    fills = {one: metrics for one, metrics in by_hand(rate).items() if one.instances == 4 // one.instance_devices}
+    fills = {one: metrics for one, metrics in by_hand(rate).items() if one.instances == 4 // instance_devices(one)}
     best = found(rate).ranked[0]
     assert found(rate).considered == len(fills) == 36
-    least = min(order(one.devices, metrics) for one, metrics in fills.items())
+    least = min(order(all_devices(one), metrics) for one, metrics in fills.items())
     assert order(best.devices, best.metrics) <= least
     assert [order(one.devices, one.metrics) for one in found(rate).ranked] == sorted(
         order(one.devices, one.metrics) for one in found(rate).ranked
@@ -160,8 +161,8 @@ def test_equal_engines_are_replayed_once() -> None:
         model=MODEL, machine=machine(FOUR), cluster=FOUR, traffic=load_of(30), objective=BOUNDS,
         router=Router.LEAST_LOADED,
     )  # fmt: skip
-    said = replace(one, token_budget=policy.token_budget, max_seqs=policy.max_seqs)
-    other = replace(one, token_budget=policy.token_budget // 2)
+    said = replaced(one, token_budget=policy.token_budget, max_seqs=policy.max_seqs)
+    other = replaced(one, token_budget=policy.token_budget // 2)
     assert bench.number((one,)) == bench.number((said,)) != bench.number((other,))
     assert bench.number((one,)) != bench.number((replace(one, instances=2),))
     alike = bench.all_tried([(one,), (said,), (other,)], 0.0, lambda _: None)
@@ -201,7 +202,7 @@ def test_experts_are_divided_or_whole() -> None:
     grid = list(deployments(SPARSE, EIGHT, WHOLE))
     assert {one.ep for one in grid if one.dp > 1 and one.tp == 1} == {2, 4, 8}
     assert all((one.tp * one.dp) % one.ep == 0 and 8 % one.ep == 0 for one in grid)
-    assert all(one.instance_devices <= 8 for one in grid)
+    assert all(instance_devices(one) <= 8 for one in grid)
 
 
 def test_narrower_formats_are_those_of_the_device() -> None:
@@ -216,7 +217,7 @@ def test_narrower_formats_are_those_of_the_device() -> None:
 def test_stated_words_hold_everywhere() -> None:
     stated = {"tp": 2, "kv": "fp8", "token_budget": 999, "engine": "sglang 0.4"}
     grid = list(deployments(MODEL, FOUR, replace(WHOLE, fixed=stated)))
-    assert {(one.tp, one.kv, one.token_budget, one.engine, one.version) for one in grid} == {
+    assert {(one.tp, one.kv, one.options.token_budget, one.engine, one.version) for one in grid} == {
         (2, "fp8", 999, "sglang", "0.4")
     }
 

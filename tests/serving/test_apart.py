@@ -18,8 +18,9 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.serving import expert_devices
 from ridgeline.search.serving_space import ServingSpace, deployments
-from ridgeline.serving.apart import ApartTables, expert_layers, micro_batches_s, reached_devices
+from ridgeline.serving.attention_ffn import AttentionFFNTables, expert_layers, micro_batches_s, reached_devices
 from ridgeline.serving.ends import LOW, table_at
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_band, decode_parts, prefill_parts
@@ -77,7 +78,10 @@ def test_devices_that_a_token_reaches() -> None:
 
 def apart(**words: float) -> Callable[[StepTables], StepTables]:
     return lambda table: replace(
-        table, group=flat(words["experts_s"]), apart=ApartTables(send=flat(words["send_s"])), head=flat(0.5)
+        table,
+        group=flat(words["experts_s"]),
+        attention_ffn=AttentionFFNTables(send=flat(words["send_s"])),
+        head=flat(0.5),
     )
 
 
@@ -132,17 +136,19 @@ def test_parts_of_an_iteration_add_up_to_it() -> None:
     parts = decode_parts(one, tables, 64.0, 1000.0)
     assert set(parts) == {"attention's devices", "experts' devices", "links", "other micro-batches", "sampling", "host"}
     at = list(tables.tokens).index(64.0)
-    assert tables.apart is not None
+    assert tables.attention_ffn is not None
     attention = parts["attention's devices"]
-    whole = float(micro_batches_s(attention, tables.group.mid[at], tables.apart.send.mid[at], layers=32, micro=2))
+    whole = float(
+        micro_batches_s(attention, tables.group.mid[at], tables.attention_ffn.send.mid[at], layers=32, micro=2)
+    )
     assert sum(parts.values()) - parts["sampling"] - parts["host"] == pytest.approx(whole)
     assert parts["other micro-batches"] >= 0.0
     assert "experts' devices" in prefill_parts(one, tables, 512.0)
     band = decode_band(one, tables, 64.0, 1000.0)
     assert 0.0 < band.low < 1.0 < band.high
     low = table_at(tables, LOW)
-    assert low.apart is not None
-    assert (low.apart.send.mid < tables.apart.send.mid).all()
+    assert low.attention_ffn is not None
+    assert (low.attention_ffn.send.mid < tables.attention_ffn.send.mid).all()
 
 
 def test_a_micro_batch_is_priced_as_the_tokens_that_it_has() -> None:
@@ -152,9 +158,9 @@ def test_a_micro_batch_is_priced_as_the_tokens_that_it_has() -> None:
     whole, half = list(two.tokens).index(128.0), list(one.tokens).index(64.0)
     assert two.lane.mid[whole] == pytest.approx(one.lane.mid[half])
     assert two.group.mid[whole] == pytest.approx(one.group.mid[half])
-    assert two.apart is not None
-    assert one.apart is not None
-    assert two.apart.send.mid[whole] == pytest.approx(one.apart.send.mid[half])
+    assert two.attention_ffn is not None
+    assert one.attention_ffn is not None
+    assert two.attention_ffn.send.mid[whole] == pytest.approx(one.attention_ffn.send.mid[half])
 
 
 def test_more_expert_devices_hold_more_and_take_less_time() -> None:
@@ -191,7 +197,7 @@ def test_what_is_not_modelled_is_refused(words: dict[str, Any]) -> None:
 def test_a_search_tries_every_number_of_expert_devices() -> None:
     eight = cluster("8xH100-SXM")
     grid = list(deployments(load("mixtral-8x7b"), eight, ServingSpace(pools=False, fixed={"apart": True, "tp": 1})))
-    assert {(one.dp, one.expert_devices) for one in grid} == {
+    assert {(one.dp, expert_devices(one)) for one in grid} == {
         (dp, count) for dp in (1, 2, 4, 8) for count in (1, 2, 4, 8) if dp + count <= 8
     }
     assert {(one.pp, one.ep) for one in grid} == {(1, 1)}

@@ -16,6 +16,7 @@ from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.serving import all_devices
 from ridgeline.serving.capacity import Capacity, token_bytes, weights_bytes, workspace_bytes
 from ridgeline.serving.engine import Engine, engine, formats_of
 
@@ -183,7 +184,7 @@ def test_drafted_tokens_have_blocks(name: str, drafts: int, acceptance: float) -
 def test_devices_together_hold_every_expert_once(deployment: Deployment) -> None:
     """Mixtral: 45.1e9 of its 46.7e9 parameters are experts; with dp the rest is repeated."""
     whole = 2.0 * MIXTRAL.graph.params
-    held = deployment.devices * weights(MIXTRAL, deployment)
+    held = all_devices(deployment) * weights(MIXTRAL, deployment)
     rest = whole - 2.0 * 32 * 8 * 3 * 4096 * 14336
     assert held == pytest.approx(whole + (deployment.dp - 1) * rest, rel=2e-3)
 

@@ -13,8 +13,9 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Router
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving.ends import CAUSES, HIGH, LOW, interval, replay_at, replay_ends
+from ridgeline.serving.ends import CAUSES, HIGH, LOW, at_place, interval, replay_ends
 from ridgeline.serving.engine import engine
+from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 LLAMA, MACHINE = load("llama-3.1-8b"), machine(cluster("1xH100-SXM"))
@@ -69,7 +70,8 @@ def test_what_a_cause_adds_to_a_batch_is_what_all_of_them_add_together() -> None
     tables, requests = one.tables(longest_prompt=512, longest=1024), batch(16)
 
     def span_s(place: float, causes: tuple[str, ...]) -> float:
-        return replay_at([one], [tables], requests, [place], router=Router.LEAST_LOADED, causes=causes).span_s
+        made = at_place([one], [tables], [place], causes)
+        return replay_tables(*made, requests, router=Router.LEAST_LOADED).span_s
 
     for place in (LOW, HIGH):
         alone = [span_s(place, (cause,)) - span_s(0.0, CAUSES) for cause in CAUSES]

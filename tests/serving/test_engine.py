@@ -21,7 +21,7 @@ from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ElementwisePiece
 from ridgeline.plan.deployment import Role, Router
-from ridgeline.scenario.serving_words import deployed
+from ridgeline.scenario.serving_words import deployed, replaced
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
 from ridgeline.serving.engine import Engine, engine, formats_of
@@ -346,8 +346,8 @@ def test_times_between_ends_are_in_proportion_of_logarithms() -> None:
     assert seconds_at(time, 0.5).mid == pytest.approx([6.0, 1.0])
     assert seconds_at(time, 1.0).mid == pytest.approx([9.0, 2.0])
     assert seconds_at(time, 2.0).mid == pytest.approx([20.25, 4.0])
-    assert seconds_at(time, -1.0, 0.5).mid == pytest.approx([0.5, 0.0])
-    assert seconds_at(time, 0.0, 3.0).mid == pytest.approx([12.0, 0.0])
+    assert seconds_at(time, -1.0).mid == pytest.approx([1.0, 0.0])
+    assert seconds_at(time, 0.0).mid == pytest.approx([4.0, 0.0])
 
 
 TIMES = {"mid": [4.0, 0.0], "low": [1.0, 0.0], "high": [9.0, 2.0], "compute": [0.0, 0.0], "memory": [0.0, 0.0]}
@@ -496,7 +496,7 @@ def test_experts_are_computed_by_the_backend_of_the_engine_unless_one_is_named(
     """Kernels made for few tokens are three times quicker than CUTLASS's for 3,072 of Qwen3-30B-A3B in NVFP4."""
     stated = {"engine": "TensorRT-LLM", "version": "1.2", "weights": "nvfp4"} | words
     one = engine(load("qwen3-30b-a3b"), machine(cluster("1xB200-SXM")), deployed(**stated))  # type: ignore[arg-type]
-    assert one.deployment.expert_backend == backend
+    assert one.deployment.options.expert_backend == backend
 
 
 @pytest.mark.parametrize(
@@ -517,10 +517,10 @@ def test_experts_on_many_ranks_run_by_the_backend_for_many(name: str, version: s
         deployed(engine=name, version=version, dp=ranks, ep=ranks, weights="fp8_block", role=Role(role))
         for ranks in (8, 16)
     )
-    assert engine(model, where, many).deployment.expert_backend == backend
-    assert engine(model, where, few).deployment.expert_backend == ("CUTLASS" if name == "TensorRT-LLM" else "")
+    assert engine(model, where, many).deployment.options.expert_backend == backend
+    assert engine(model, where, few).deployment.options.expert_backend == ("CUTLASS" if name == "TensorRT-LLM" else "")
     said = {"SGLang": "none", "vLLM": "allgather_reducescatter", "TensorRT-LLM": "CUTLASS"}[name]
-    assert engine(model, where, replace(many, expert_backend=said)).deployment.expert_backend == said
+    assert engine(model, where, replaced(many, expert_backend=said)).deployment.options.expert_backend == said
 
 
 @pytest.mark.parametrize(
@@ -536,9 +536,9 @@ def test_sglang_takes_triton_kernels_by_itself_on_hopper(device: str, version: s
     """From 0.5.3 on, and where no rank holds whole experts alone; a backend that is named stays."""
     where = machine(cluster(f"2x{device}"))
     one = deployed(engine="SGLang", version=version, tp=2, ep=ep, weights="mxfp4")
-    assert engine(load("gpt-oss-20b"), where, one).deployment.expert_backend == backend
-    said = replace(one, expert_backend="deepep")
-    assert engine(load("gpt-oss-20b"), where, said).deployment.expert_backend == "deepep"
+    assert engine(load("gpt-oss-20b"), where, one).deployment.options.expert_backend == backend
+    said = replaced(one, expert_backend="deepep")
+    assert engine(load("gpt-oss-20b"), where, said).deployment.options.expert_backend == "deepep"
 
 
 @pytest.mark.parametrize(

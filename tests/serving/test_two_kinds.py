@@ -19,6 +19,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h, instance_usd_per_h
 from ridgeline.scenario.serving import fitting_instances, serving_from_words
 from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.serving import Disaggregation, expert_devices, of, other_devices, own_devices
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import ServingSpace, deployments, fleets
 from ridgeline.serving.engine import Engine, engine
@@ -84,11 +85,11 @@ def test_the_busier_end_of_an_exchange_binds() -> None:
     """
     _, tables = made(**MIXED)
     at = list(tables.tokens).index(128.0)
-    assert tables.apart is not None
-    assert tables.apart.send.mid[at] == pytest.approx(32 * (917_504 / 1.25e9 + 30e-6))
+    assert tables.attention_ffn is not None
+    assert tables.attention_ffn.send.mid[at] == pytest.approx(32 * (917_504 / 1.25e9 + 30e-6))
     _, fewer = made(**{**MIXED, "expert_devices": 2})
-    assert fewer.apart is not None
-    assert fewer.apart.send.mid[at] == pytest.approx(32 * (786_432 / 1.25e9 + 30e-6))
+    assert fewer.attention_ffn is not None
+    assert fewer.attention_ffn.send.mid[at] == pytest.approx(32 * (786_432 / 1.25e9 + 30e-6))
 
 
 # the sides -------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def tables_of(**plan: object) -> dict[str, dict[str, object]]:
 def test_a_scenario_names_the_devices_beside() -> None:
     asked = serving_from_words(tables_of(beside="8xH100-SXM", expert_devices=4, dp=2))
     (one,) = asked.deployments
-    assert (one.kind, one.expert_kind, one.own_devices, one.other_devices) == ("", "H100-SXM", 2, 4)
+    assert (one.kind, one.expert_kind, own_devices(one), other_devices(one)) == ("", "H100-SXM", 2, 4)
     assert one.instances == 2  # 8 / 2 by attention's devices, 8 / 4 by the experts'
     assert fitting_instances(one, asked.cluster) == 2
     with pytest.raises(InputError, match=r"--beside.*both are L40S"):
@@ -179,14 +180,14 @@ def test_a_scenario_names_the_devices_beside() -> None:
 
 def test_a_search_tries_both_kinds_and_splits_over_both() -> None:
     grid = list(deployments(load("mixtral-8x7b"), both(), ServingSpace(micro_batches=(3,), fixed={"tp": 1})))
-    apart = {(one.kind, one.dp, one.expert_devices) for one in grid if one.expert_kind}
+    apart = {(one.kind, one.dp, expert_devices(one)) for one in grid if one.expert_kind}
     assert apart == {(kind, dp, e) for kind in ("L40S", "H100-SXM") for dp in (1, 2, 4, 8) for e in (1, 2, 4, 8)}
-    assert {one.kind for one in grid if not one.expert_devices} == {"L40S", "H100-SXM"}
+    assert {one.kind for one in grid if not expert_devices(one)} == {"L40S", "H100-SXM"}
     assert all(one.expert_kind != one.kind for one in grid)
     only = list(deployments(load("mixtral-8x7b"), both(), ServingSpace(fixed={"tp": 1, "apart": True})))
     assert only
     assert all(one.expert_kind for one in only)
-    assert {one.micro_batches for one in only} == {2, 3, 4}
+    assert {of(one, Disaggregation).micro_batches for one in only} == {2, 3, 4}
 
 
 def test_fleets_fill_both_kinds() -> None:
@@ -197,7 +198,10 @@ def test_fleets_fill_both_kinds() -> None:
     asked = traffic([0.0], [8], [2])
 
     def none(one: Deployment) -> tuple[Engine, StepTables]:
-        return made(**{name: getattr(one, name) for name in ("kind", "expert_kind", "tp", "dp", "expert_devices")})
+        return made(
+            **{name: getattr(one, name) for name in ("kind", "expert_kind", "tp", "dp")},
+            expert_devices=expert_devices(one) or None,
+        )
 
     found = list(fleets(shapes, both(), ServingSpace(), none, asked))
     counts = [tuple(one.instances for one in fleet) for fleet in found]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ridgeline.cost.formats import form
 from ridgeline.errors import RidgelineError
 from ridgeline.plan.deployment import Role
+from ridgeline.seams.serving import all_devices
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving import ServedRows
 from ridgeline.validate.serving_rows import read_served
@@ -28,7 +29,7 @@ def test_a_static_batch_reads_as_stated() -> None:
     job = read_served(row())
     assert (job.arrivals, job.batch, job.prompt_tokens, job.output_tokens) == ("static", 16, 1024.0, 128.0)
     assert (job.metric, job.statistic, job.unit_si) == ("batch_latency", "", 1e-3)
-    assert (job.deployment.engine, job.deployment.weights, job.deployment.devices) == ("vLLM", "fp16", 1)
+    assert (job.deployment.engine, job.deployment.weights, all_devices(job.deployment)) == ("vLLM", "fp16", 1)
     assert job.model.name == "llama-3.1-8b"
     assert job.assumptions == ()
 
@@ -192,7 +193,7 @@ def test_disaggregated_pools_of_a_note() -> None:
     assert job.prefill is not None
     assert (job.prefill.role, job.prefill.instances, job.prefill.dp, job.prefill.ep) == (Role.PREFILL, 4, 4, 4)
     assert (job.deployment.role, job.deployment.dp, job.deployment.ep) == (Role.DECODE, 32, 32)
-    assert job.prefill.devices + job.deployment.devices == 48 == job.cluster.count
+    assert all_devices(job.prefill) + all_devices(job.deployment) == 48 == job.cluster.count
 
 
 def test_pools_that_miss_the_device_count_are_refused() -> None:
@@ -253,7 +254,7 @@ def test_degrees_left_open_are_the_fewest_that_hold_the_weights() -> None:
 
 def test_llama_cpp_puts_layers_on_devices() -> None:
     job = read_served(row(n_devices="4", tp="", engine="llama.cpp", precision_weights="Q4_K_M", note="n_batch 64"))
-    assert (job.deployment.tp, job.deployment.pp, job.deployment.token_budget) == (1, 4, 64)
+    assert (job.deployment.tp, job.deployment.pp, job.deployment.options.token_budget) == (1, 4, 64)
     assert job.deployment.weights == "q4_k"
 
 
@@ -387,7 +388,7 @@ def test_whatever_a_cell_holds_the_answer_is_a_job_or_a_reason(name: str, text: 
     except RidgelineError as error:
         words = str(error)
     else:
-        words = job.model.name if job.deployment.devices <= job.cluster.count else ""
+        words = job.model.name if all_devices(job.deployment) <= job.cluster.count else ""
     assert words
 
 
@@ -405,7 +406,7 @@ def test_the_first_tokens_of_a_static_batch_are_there_when_the_last_of_them_is()
 def test_a_package_of_two_dies_is_two_ranks_where_its_source_counts_packages() -> None:
     """Four MI250 are eight devices to programs, in one node; another source's MI250 is what it says."""
     job = read_served(row(hardware="MI250", n_devices="4", tp="4"))
-    assert (job.deployment.tp, job.deployment.devices, job.cluster.count) == (8, 8, 8)
+    assert (job.deployment.tp, all_devices(job.deployment), job.cluster.count) == (8, 8, 8)
     assert (job.cluster.accelerator.name, job.cluster.node_devices) == ("MI250-die", 8)
     layers = read_served(row(hardware="MI250", n_devices="2", tp="", engine="llama.cpp", scenario="single-stream"))
     assert (layers.deployment.tp, layers.deployment.pp) == (1, 4)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import RidgelineError
+from ridgeline.seams.serving import instance_devices
 from ridgeline.validate.rows import Row, read
 from ridgeline.validate.serving import ServedRows, settled
 from ridgeline.validate.serving_rows import ServedJob, read_served
@@ -124,7 +125,7 @@ def reason(one: Row) -> str | None:
         job = settled(read_served(one), one)
     except RidgelineError as error:
         return str(error)
-    assert job.deployment.instance_devices >= 1
+    assert instance_devices(job.deployment) >= 1
     assert len({job.key, *(other.key for other in job.alike)}) == 1 + len(job.alike)
     return None
 
@@ -198,7 +199,7 @@ def test_a_pool_may_hold_no_more_than_the_recipes_of_its_engine() -> None:
         "batch_or_concurrency": "12", "note": "P 1 x (tp1 dp4 ep4), D 4 x (tp4 dp1 ep4)",
     }  # fmt: skip
     pooled = next(one for one in alike(**cells) if one.key[-1] == "pooled")
-    assert (pooled.deployment.max_seqs, pooled.deployment.graph_max) == (2, 2)  # 12 / 4 = 3
+    assert (pooled.deployment.options.max_seqs, pooled.deployment.options.graph_max) == (2, 2)  # 12 / 4 = 3
     assert all(one.key[-1] != "pooled" for one in alike(**cells | {"engine": "SGLang"}))
 
 

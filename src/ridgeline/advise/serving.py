@@ -127,7 +127,7 @@ class ServingCase:
         held = weights_bytes(
             self.model, made.steps.served, made.deployment, made.formats, own_head=made.policy.own_head
         )
-        room = self.cluster.accelerator.memory_bytes * (one.memory_fraction or made.policy.memory_fraction)
+        room = self.cluster.accelerator.memory_bytes * made.policy.memory_fraction
         excess = max(held - room, 1e-3 * room)
         return TrialOutcome(value=inf, memory_bytes=held, excess_bytes=excess, held={"weights": held})
 

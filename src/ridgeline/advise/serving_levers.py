@@ -19,6 +19,8 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.offloaded import TECHNIQUES, Offload
 from ridgeline.scenario.serving import fitting_instances
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS
+from ridgeline.scenario.serving_words import replaced
+from ridgeline.seams.serving import instance_devices
 from ridgeline.seams.technique import EXACT, accuracy
 from ridgeline.serving.hybrid_placement import DeviceOrder
 
@@ -56,7 +58,7 @@ def _each(**fields: Any) -> Callable[[ServedChoice], ServedChoice]:
     def put(on: ServedChoice) -> ServedChoice:
         if on.offload is not None and not fields.keys() <= {"weights", "kv", "other_weights"}:
             raise PlanError(f"{', '.join(fields)}: not modelled with weights beside the devices")
-        return replace(on, deployments=tuple(replace(one, **fields) for one in on.deployments))
+        return replace(on, deployments=tuple(replaced(one, **fields) for one in on.deployments))
 
     return put
 
@@ -75,10 +77,10 @@ def levers(model: Model, cluster: Cluster, on: ServedChoice) -> Iterator[Change[
     yield from formats(model, cluster, one)
     for name in ("chunked", "mixed", "graphs", "prefix_cache"):
         for way in (True, False):
-            if getattr(one, name) is not way:
+            if getattr(one.options, name) is not way:
                 yield _lever(name, _each(**{name: way}), flag(name, way))
     for name, usual in (("token_budget", 8192), ("max_seqs", 256)):
-        now = getattr(one, name) or usual
+        now = getattr(one.options, name) or usual
         for factor in _BUDGETS:
             value = max(1, int(now * factor))
             yield _lever(name, _each(**{name: value}), flag(name, value))
@@ -90,7 +92,7 @@ def levers(model: Model, cluster: Cluster, on: ServedChoice) -> Iterator[Change[
             )  # fmt: skip
     if any(block.experts for block in model.graph.blocks.values()):
         for backend in backends_of(one.engine):
-            if backend != one.expert_backend:
+            if backend != one.options.expert_backend:
                 yield _lever("expert_backend", _each(expert_backend=backend), f"--expert-backend {backend}")
 
 
@@ -127,10 +129,10 @@ def _degrees(model: Model, cluster: Cluster, one: Deployment) -> Iterator[Change
 
 def _shaped(cluster: Cluster, words: dict[str, int]) -> Callable[[ServedChoice], ServedChoice]:
     def put(on: ServedChoice) -> ServedChoice:
-        made = replace(on.deployments[0], **words)  # type: ignore[arg-type]
+        made = replaced(on.deployments[0], **words)
         count = fitting_instances(made, cluster)
         if on.offload is not None or not count:
-            raise PlanError(f"{made.instance_devices} devices an instance, the cluster has {cluster.count}")
+            raise PlanError(f"{instance_devices(made)} devices an instance, the cluster has {cluster.count}")
         return ServedChoice(deployments=(replace(made, instances=count, role=Role.WHOLE),))
 
     return put

@@ -17,6 +17,7 @@ from ridgeline.cli.screen import busy, printed
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import BATCH_FIELDS
+from ridgeline.seams.serving import expert_devices
 
 if TYPE_CHECKING:
     from ridgeline.cost.machine import Machine
@@ -88,7 +89,7 @@ def simulate(given: SimpleNamespace) -> None:
     given.words["region"] = given.region
     asked = with_placement(serving_scenario_of(given.subject, given.on, given.words))
     refuse_offload(asked)
-    if asked.stated.get("apart") and not any(one.expert_devices for one in asked.deployments):
+    if asked.stated.get("apart") and not any(map(expert_devices, asked.deployments)):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
     with blamed_on_word(asked):

@@ -21,6 +21,7 @@ class EnginePolicy(ReleasePolicy):
 
     scheduler: str = "mixed"
     chunked: bool = False
+    chunks_mix: bool = False
     token_budget: int = 8192
     budget_covers_context: bool = False
     max_seqs: int = 256
@@ -31,19 +32,15 @@ class EnginePolicy(ReleasePolicy):
     reserved_rank_bytes: float = 0.0
     watermark: float = 0.0
     admits: str = "prompt"
-    output_estimate: float = 1.0
     output_estimate_floor: float = 1.0
-    output_estimate_steps: int = 0
     preemption: str = "recompute"
     ends_at_context: bool = False
     prefix_cache: bool = False
     graph_sizes: tuple[int, ...] = ()
     graph_max: int = 0
     graph_doubling: bool = False
-    graph_padding: bool = True
     graphs: bool = True
     graph_prefill: bool = False
-    graph_whole: bool = True
     step_host_s: float = 0.0
     seq_host_s: float = 0.0
     group_host_s: float = 0.0

@@ -349,10 +349,11 @@ class _PolicyReader:
             if key is None:
                 extra = ("from", "like", "when") if not conditions else tuple(self.policies.conditions)
                 self.file.unknown(name, (*self.policies.keys, "source", "why", *extra), place)
-            values[name] = self.value(key, given, (*place, name))
-            facts |= self.known(key, values[name], why.get(name), said, (*place, "why", name))
+            if key.kind != "gone":
+                values[name] = self.value(key, given, (*place, name))
+                facts |= self.known(key, values[name], why.get(name), said, (*place, "why", name))
         for name in why:
-            if name not in values:
+            if name not in raw:
                 self.fail("explains a key that this table does not set", (*place, "why", name))
         return PolicyCase(conditions=conditions, values=values, facts=facts)
 

@@ -48,6 +48,7 @@ from ridgeline.lower.pieces import (
 )
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
+from ridgeline.seams.serving import Placement, of
 
 _STATE_BYTES = 4.0  # recurrent states are kept in fp32 (vLLM mamba_ssm_cache_dtype, gated delta kernels)
 _SUMS_WIDTH = 4  # of 16 bits: two sums in fp32
@@ -140,7 +141,7 @@ def _check(graph: Graph, deployment: Deployment, *, whole_groups: bool) -> None:
                 )
             if op.heads % deployment.tp and not whole_groups:
                 raise PlanError(f"deployment: tp = {deployment.tp} does not divide {op.heads} attention heads")
-        check_divides(deployment.ep, block.experts, deployment.expert_redundant)
+        check_divides(deployment.ep, block.experts, of(deployment, Placement).redundant)
     layers = len(graph.layers)
     if deployment.pp > layers:
         raise PlanError(f"deployment: pp = {deployment.pp} is more than the {layers} layers")
@@ -279,10 +280,11 @@ def _edges(block: Block, graph: Graph, deployment: Deployment) -> Iterable[Piece
         if deployment.dp > 1:
             ranks = deployment.tp * deployment.dp
             width = next(edge.width for edge in block.boundaries if edge.kind == "expert")
+            placed = of(deployment, Placement)
             pieces.append(
                 ExpertAllToAll(
                     width=width, ranks=ranks, top_k=block.top_k, experts=block.experts,
-                    stay=deployment.tokens_stay, inside=deployment.expert_inside, between=deployment.expert_between,
+                    stay=placed.stay, inside=placed.rows[0], between=placed.rows[1],
                 )
             )  # fmt: skip
         else:

@@ -10,6 +10,7 @@ from ridgeline.energy.power import hosts_w, operator_power_w
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import other_devices, own_devices
 from ridgeline.serving.metrics import Band
 from ridgeline.serving.replay import Replay
 
@@ -17,9 +18,9 @@ from ridgeline.serving.replay import Replay
 def parts_of(cluster: Cluster, one: Deployment) -> list[tuple[Cluster, int]]:
     """The devices of one instance by kind: where they are, and how many [1]."""
     own = cluster.of_kind(one.kind)
-    found = [(own, one.own_devices)]
-    if own.secondary is not None and one.other_devices:
-        found.append((own.secondary.cluster, one.other_devices))
+    found = [(own, own_devices(one))]
+    if own.secondary is not None and other_devices(one):
+        found.append((own.secondary.cluster, other_devices(one)))
     return found
 
 

@@ -16,6 +16,7 @@ from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.offloaded import OffloadReport, Spent
+from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_band import band
@@ -97,7 +98,7 @@ def offloaded(
         first = _spent(prefill(hybrid, batch, prompt_tokens))
         step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0))
     held, elsewhere = hybrid.held_bytes(share)
-    price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else deployment.instance_devices
+    price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else instance_devices(deployment)
     rungs = {} if hybrid.prices is None else hybrid.prices.rungs_used
     return OffloadReport(
         model=model.name, cluster=cluster.name, technique=technique.value, engine=name,

@@ -22,7 +22,7 @@ from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
-from ridgeline.seams.serving import KVEviction, Queue, Urgency, of
+from ridgeline.seams.serving import KVEviction, Placement, Queue, Urgency, of
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, engine
@@ -156,7 +156,7 @@ def _noted(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tupl
     same = (_SAME_ANSWERS,) if any(of(one, KVEviction).applied for one in deployments) else ()
     formats = (why for one in engines for why in one.format_notes)
     cuts = (why for one in engines if (why := cut_blocks(one)))
-    even = (EVEN_LOADS for one in deployments if one.expert_redundant and one.expert_imbalance is None)
+    even = (EVEN_LOADS for one in deployments if (placed := of(one, Placement)).redundant and placed.imbalance is None)
     return (*same, *dict.fromkeys((*formats, *cuts, *even)), *_wide(deployments, engines))
 
 
@@ -164,10 +164,11 @@ def _wide(deployments: Sequence[Deployment], engines: Sequence[Engine]) -> tuple
     """The backend that experts on many ranks were taken to run by, where no deployment names one."""
     said = []
     for one, made in zip(deployments, engines, strict=True):
-        if not one.expert_backend and one.ep >= WIDE_EXPERT_RANKS and made.policy.wide_backend:
+        if not one.options.expert_backend and one.ep >= WIDE_EXPERT_RANKS and made.policy.wide_backend:
             name, own = made.policy.name, gathering(made.policy.name) or made.policy.expert_backend
+            backend = made.deployment.options.expert_backend
             said.append(
-                f"experts on {one.ep} ranks run by {made.deployment.expert_backend}, which {name}'s documentation"
+                f"experts on {one.ep} ranks run by {backend}, which {name}'s documentation"
                 f" advises for so many; {name}'s own default is '{own}': --expert-backend {own} prices that"
             )
     return tuple(dict.fromkeys(said))

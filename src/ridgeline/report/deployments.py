@@ -10,20 +10,8 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import said
 from ridgeline.seams.registry import listed
 from ridgeline.seams.serving import (
-    Adapters,
-    Beams,
-    ElasticParallel,
-    KVEviction,
-    NanoBatches,
-    Partition,
-    Polling,
-    Queue,
-    RemoteKV,
-    ServingTechnique,
-    Speculation,
-    Urgency,
+    applied,
     graph_texts,
-    of,
 )
 from ridgeline.serving.metrics import Objective
 from ridgeline.units import time_text
@@ -44,24 +32,9 @@ def deployment_text(one: Deployment) -> str:
     words += [f"contexts over {one.kv_ranks}"] if one.kv_ranks > 1 else []
     words += [one.weights] if one.weights else []
     words += [f"{one.kv} cache"] if one.kv else []
-    words += _told(one, (Speculation, Beams, Queue, Urgency, Adapters, NanoBatches))
-    if one.expert_devices:
-        where = f"{one.expert_devices} {one.expert_kind}" if one.expert_kind else counted(one.expert_devices, "device")
-        words.append(f"experts on {where}, {one.micro_batches} micro-batches")
-    if one.expert_imbalance is not None:
-        replicas = f", {counted(one.expert_redundant, 'replica')} a layer" if one.expert_redundant else ""
-        words.append(f"fullest expert rank {one.expert_imbalance:.2f} times the mean{replicas}")
-    if one.tokens_stay:
-        rows = "" if one.expert_inside is None else f", {one.expert_inside:.2f} rows a layer sent in a node"
-        rows += "" if one.expert_between is None else f" and {one.expert_between:.2f} beyond"
-        words.append(f"tokens stay with experts{rows}")
-    words += _told(one, (Partition, ElasticParallel, RemoteKV, KVEviction, Polling))
+    words += [told for technique in applied(one) if (told := technique.told_of(one))]
     words += graph_texts(one)
     return " ".join(words)
-
-
-def _told(one: Deployment, families: tuple[type[ServingTechnique], ...]) -> list[str]:
-    return [told for family in families if (told := of(one, family).told())]
 
 
 def techniques_told(deployments: Sequence[Deployment]) -> list[str]:
@@ -83,5 +56,5 @@ def objective_text(objective: Objective) -> str:
 
 def deployment_as_dict(one: Deployment) -> dict[str, Any]:
     """A deployment under stable keys."""
-    own = {name: getattr(value, "value", value) for name, value in vars(one).items()}
+    own = {name: getattr(value, "value", value) for name, value in one.said.items()}
     return {**own, **said(one)}

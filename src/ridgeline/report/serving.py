@@ -15,7 +15,7 @@ from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled
 from ridgeline.report.deployments import counted, deployment_text, objective_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
-from ridgeline.seams.serving import Partition, Queue, of, step_tokens
+from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
@@ -77,7 +77,7 @@ class ServingReport(Printed):
     @property
     def devices(self) -> int:
         """Devices that serve [1]."""
-        return sum(one.devices for one in self.deployments)
+        return sum(all_devices(one) for one in self.deployments)
 
     @property
     def idle_devices(self) -> int:

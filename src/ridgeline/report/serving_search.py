@@ -10,6 +10,7 @@ from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled
 from ridgeline.report.deployments import deployment_text, objective_text
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import cost_text, latency_text, money_text
+from ridgeline.seams.serving import all_devices
 from ridgeline.serving.metrics import ATTAINED, Metrics, Objective
 
 
@@ -27,7 +28,7 @@ class Candidate:
     @property
     def devices(self) -> int:
         """Devices that it takes [1]."""
-        return sum(one.devices for one in self.deployments)
+        return sum(all_devices(one) for one in self.deployments)
 
     @property
     def good_rps(self) -> float:
@@ -97,8 +98,8 @@ def fleet_text(found: Candidate) -> str:
 
 
 def _limits(one: Deployment) -> str:
-    words = [f"budget {one.token_budget}"] if one.token_budget else []
-    words += [f"batch {one.max_seqs}"] if one.max_seqs else []
+    words = [f"budget {one.options.token_budget}"] if one.options.token_budget else []
+    words += [f"batch {one.options.max_seqs}"] if one.options.max_seqs else []
     return f" {', '.join(words)}" if words else ""
 
 

@@ -154,7 +154,7 @@ def _collectives(predictor: Predictor, evaluation: Evaluation, stage: int, *, cp
 
 
 FORMATS = {"": "bf16-pure", "bf16": "bf16-pure"}
-_DEFAULT = Deployment()
+_DEFAULT = Deployment().said
 _RUN = ("engine", "version", "tp", "weights")  # words of a deployment that say something about this run
 
 
@@ -195,8 +195,8 @@ def generation_of(model: Model, deployment: Deployment) -> Execution:
     """What runs a deployment's static batch; raises PlanError for words that have no way to run here."""
     if deployment.weights not in FORMATS:
         raise PlanError(f"deployment: weights = {deployment.weights} is not run here; needs bf16")
-    for name, value in vars(deployment).items():
-        if name not in _RUN and value != getattr(_DEFAULT, name):
+    for name, value in deployment.said.items():
+        if name not in _RUN and value != _DEFAULT[name]:
             raise PlanError(f"deployment: {name} = {value} is not run here; leave it out")
     shape, tp = shape_of(model), deployment.tp
     if shape.kv_rank:

@@ -17,8 +17,9 @@ from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Role, Router
 from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
-from ridgeline.scenario.serving_words import deployed, deployment_words, idle
+from ridgeline.scenario.serving_words import applying, deployed, deployment_words, idle
 from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, tables_of, words_of
+from ridgeline.seams.serving import expert_devices, other_devices, own_devices
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -117,6 +118,8 @@ def _check_idle(stated: Mapping[str, Any], place: Place) -> None:
             message = f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
             raise place.fail("plan", name, message)
     for name, message in idle(stated):
+        if name in _ABOUT:
+            continue
         raise place.fail("plan", name, message)
     _check_backend(stated, place)
     drafts = next((name for name in ("draft_tokens", "draft_tree") if stated.get(name)), None)
@@ -193,7 +196,7 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
     if pools:
         found = tuple(
             deployed(
-                **_beside({**common, **stated[pool].degrees}, cluster), instances=stated[pool].instances,
+                **_beside(applying({**common, **stated[pool].degrees}), cluster), instances=stated[pool].instances,
                 role=Role(pool),
             )
             for pool in pools
@@ -204,14 +207,15 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         fitting = max(1, fitting_instances(one, cluster))
         found = (deployed(**common, instances=stated.get("instances", fitting)),)
     there = None if cluster.secondary is None else cluster.secondary.cluster
+    less = ", or fewer expert_devices" if any(map(expert_devices, found)) else ""
     for where, used in (
-        (cluster, sum(one.own_devices * one.instances for one in found)),
-        (there, sum(one.other_devices * one.instances for one in found)),
+        (cluster, sum(own_devices(one) * one.instances for one in found)),
+        (there, sum(other_devices(one) * one.instances for one in found)),
     ):
         if where is not None and used > where.count:
             raise PlanError(
                 f"deployment: {used} devices are asked for, {where.name} has {where.count};"
-                " take fewer instances or smaller degrees"
+                f" take fewer instances or smaller degrees{less}"
             )
     return found
 
@@ -234,7 +238,7 @@ def _beside(words: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 def fitting_instances(one: Deployment, cluster: Cluster) -> int:
     """Instances that the devices of the cluster, and those of another kind beside it, hold [1]."""
     own = cluster.of_kind(one.kind)
-    fitting = own.count // one.own_devices
-    if own.secondary is None or not one.other_devices:
+    fitting = own.count // own_devices(one)
+    if own.secondary is None or not other_devices(one):
         return fitting
-    return min(fitting, own.secondary.cluster.count // one.other_devices)
+    return min(fitting, own.secondary.cluster.count // other_devices(one))

@@ -16,7 +16,9 @@ from ridgeline.units import parse, whole_number
 
 ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
-_UNWRITTEN = {"acceptance", "draft_tree", "next_acceptance", "draft_bytes", "draft_token_bytes"}  # or read above
+_UNWRITTEN = {"acceptance", "draft_tree", "next_acceptance", "draft_bytes", "draft_token_bytes"} | {
+    "expert_imbalance", "expert_inside", "expert_between",
+}  # fmt: skip  # or found, or read above
 _POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|kv|experts)\d{1,5},?)+)$")
 _DEGREE = re.compile(r"(tp|pp|dp|ep|kv|experts)(\d+)")
 _FIELDS = {"experts": "expert_devices", "kv": "kv_ranks"}  # of a deployment, where a pool's word is another
@@ -151,7 +153,7 @@ BATCH_FIELDS: tuple[Field, ...] = (
     *(entry for entry in TRAFFIC_FIELDS if entry.name in ("prompt", "output", "seed")),
 )
 
-DEPLOYMENT_FIELDS: tuple[Field, ...] = (
+_DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="engine", read=_text, help="vllm, sglang, trtllm, llama.cpp ..., and perhaps a version: 'vllm 0.11'"),
     Field(name="engine_file", read=_text, help="a policy file of your own for the engine"),
     whole("tp", "tensor-parallel degree of an instance"),
@@ -209,7 +211,10 @@ DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         help="probability that a drafted token is accepted; of a tree's candidates each, as 0.6,0.15",
     ),
     Field(name="draft_model", read=_text, help="the model that drafts, by name or config.json: its time and memory"),
-    *(one for one in word_fields() if one.name not in _UNWRITTEN),
+)
+DEPLOYMENT_FIELDS: tuple[Field, ...] = (
+    *_DEPLOYMENT_FIELDS,
+    *(one for one in word_fields() if one.name not in _UNWRITTEN.union(entry.name for entry in _DEPLOYMENT_FIELDS)),
     TECHNIQUES,
 )
 OFFLOAD_FIELDS: tuple[Field, ...] = (

@@ -13,12 +13,14 @@ from typing import Any
 
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.engine_options import EngineOptions
 from ridgeline.scenario.fields import SERVING_FAMILIES, Field, filled, number, pick, whole, yes
 from ridgeline.seams.deployment_slots import check_techniques
 from ridgeline.seams.registry import built_in, listed, made, technique
 from ridgeline.seams.serving import FAMILIES, ServingTechnique, applied
 
 _OF_DEPLOYMENT = frozenset(one.name for one in fields(Deployment))
+_OF_ENGINE = frozenset(one.name for one in fields(EngineOptions))
 
 
 @cache
@@ -73,7 +75,7 @@ def _field(word: str, parameter: Any, off: object) -> Field:
 
 
 def deployed(**words: Any) -> Deployment:
-    """The deployment that words describe: its own fields, and those that mean techniques.
+    """The deployment that words describe: its own fields, its engine's options, and those that mean techniques.
 
     Raises `PlanError` for values out of range and for what does not go together.
     """
@@ -83,7 +85,10 @@ def deployed(**words: Any) -> Deployment:
 def replaced(one: Deployment, **words: Any) -> Deployment:
     """A deployment with other values of some words; raises `PlanError` as `deployed` does."""
     own = {name: value for name, value in words.items() if name in _OF_DEPLOYMENT}
-    others = {name: value for name, value in words.items() if name not in _OF_DEPLOYMENT}
+    options = {name: value for name, value in words.items() if name in _OF_ENGINE}
+    if options:
+        own["options"] = replace(own.get("options", one.options), **options)
+    others = {name: value for name, value in words.items() if name not in own and name not in options}
     listed_ = {listed(text).family: text for text in own.get("technique", ())}
     for word, value in others.items():
         if value is not None and _families().get(word) in listed_:
@@ -167,7 +172,9 @@ def _made(family: str, words: dict[str, Any]) -> ServingTechnique | None:
     for word, why in idle(words):
         raise PlanError(f"deployment: {word} {why}")
     if not leads:
-        return None
+        plain = next((one for one in kinds if not one.word and words), None)
+        found = None if plain is None else _filled(plain, words, {}, plain.key)
+        return None if found is None or found.text == found.key else found
     chosen = next((one for one in kinds if one.word in leads and leads <= _words(one).keys()), None)
     if chosen is None:
         both = sorted(leads)
@@ -186,14 +193,20 @@ _NEUTRAL = {"queue": "arrival", "preemption": None}
 def idle(stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Words about a technique that no word applies, each with what to say besides."""
     for word in stated:
-        about = tuple(dict.fromkeys(one.word for one in _kinds() if one.word and word in _words(one)))
-        if about and not any(stated.get(lead) is not None for lead in about):
+        about = tuple(dict.fromkeys(one.word for one in _kinds() if word in _words(one)))
+        if all(about) and about and not any(stated.get(lead) is not None for lead in about):
             yield word, f"is about {about[0]}, which is not said; say {' or '.join(about)} as well, or leave it out"
 
 
 def _about(word: str, lead: str) -> str:
     owners = [one for one in _kinds() if word in _words(one)]
     return f"is about {' or '.join(one.word or f'{lead} {one.key}' for one in owners)}, which is not said"
+
+
+def applying(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Words without those about a technique that none of them applies, as of the other pool."""
+    left = {word for word, _ in idle(words)}
+    return {word: value for word, value in words.items() if word not in left}
 
 
 def _filled(kind: Any, words: Mapping[str, Any], values: Mapping[str, Any], lead: str) -> ServingTechnique:
@@ -220,7 +233,7 @@ def _by_word(message: str, kind: type[ServingTechnique]) -> str:
 
 def deployment_words(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Of what a person wrote, the words that `deployed` takes as they stand."""
-    known = (_OF_DEPLOYMENT | _families().keys()) - _READ_APART
+    known = (_OF_DEPLOYMENT | _OF_ENGINE | _families().keys()) - _READ_APART
     return {word: value for word, value in stated.items() if word in known}
 
 

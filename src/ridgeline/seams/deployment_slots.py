@@ -10,7 +10,7 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import listed
 from ridgeline.seams.resolve import together
-from ridgeline.seams.serving import ServingTechnique, applied
+from ridgeline.seams.serving import ServingTechnique, applied, expert_devices
 from ridgeline.seams.technique import Technique
 
 
@@ -27,6 +27,11 @@ def check_techniques(one: Deployment) -> None:
         refused = technique.refusal(one) if isinstance(technique, ServingTechnique) else ""
         if refused:
             raise PlanError(f"deployment: {label(technique)} {refused}")
+    if one.expert_kind and not expert_devices(one):
+        raise PlanError(
+            f"deployment: experts on devices of another kind, {one.expert_kind}, but not on how many;"
+            " say expert_devices as well, or leave beside out"
+        )
 
 
 def label(one: Technique) -> str:
@@ -69,7 +74,7 @@ def degree_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
         (f"ep {one.ep}", one.ep > 1, "expert ranks"),
         (f"kv_ranks {one.kv_ranks}", one.kv_ranks > 1, "contexts"),
         ("a pool", one.role is not Role.WHOLE, "roles"),
-        ("prefix_cache", one.prefix_cache, "prefixes"),
+        ("prefix_cache", one.options.prefix_cache, "prefixes"),
     )
     yield from ((name, frozenset({slot})) for name, holds, slot in said if holds)
     yield from word_slots(one)
@@ -78,9 +83,7 @@ def degree_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
 def word_slots(one: Deployment) -> Iterator[tuple[str, frozenset[str]]]:
     """What the words fill that are no techniques yet."""
     said: tuple[tuple[str, object, set[str]], ...] = (
-        ("expert_devices", one.expert_devices, {"iterations", "cache", "stages", "adapters", "expert ranks"}),
-        ("tokens_stay", one.tokens_stay, {"host copies", "adapters", "drafts", "affinity"}),
         ("a pool", one.role is not Role.WHOLE, {"affinity"}),
-        ("fresh_kernels", one.fresh_kernels, {"kernels"}),
+        ("fresh_kernels", one.options.fresh_kernels, {"kernels"}),
     )  # fmt: skip
     yield from ((name, frozenset(slots)) for name, holds, slots in said if holds)

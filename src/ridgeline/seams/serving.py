@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ridgeline.facts.engines import EnginePolicy
     from ridgeline.facts.records import Fact
 
+if TYPE_CHECKING:
+    from ridgeline.seams.setting import Setting
+
 
 @dataclass(frozen=True, kw_only=True)
 class Queue(ServingTechnique):
@@ -133,6 +136,68 @@ class NanoBatches(ServingTechnique):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Disaggregation(ServingTechnique):
+    """Attention and experts on devices of their own; neutral: every device computes both.
+
+    An iteration goes back and forth between them in `micro_batches`.
+    """
+
+    family: ClassVar[str] = "disaggregation"
+    owns: ClassVar[frozenset[str]] = frozenset({"iterations", "cache", "stages", "adapters", "expert ranks"})
+    devices: int = param(
+        0, "devices", "devices of an instance that hold its experts alone; the others hold the rest", high=1_000_000,
+        word="expert_devices",
+    )  # fmt: skip
+    micro_batches: int = param(
+        3, "1", "parts of an iteration that go back and forth between both; 3 when absent", low=1, high=64,
+        word="micro_batches",
+    )  # fmt: skip
+
+    def applies(self, setting: Setting) -> str:
+        """Models without experts."""
+        return super().applies(setting) or ("" if setting.experts else "is about experts, of which the model has none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement(ServingTechnique):
+    """On which ranks the experts of a layer lie; neutral: each on one, with the loads that models showed.
+
+    With an `imbalance` the fullest rank has so many times the rows of the mean one; without it `redundant` replicas are
+    placed for even loads. Where tokens `stay` with their experts from layer to layer, every rank holds all caches.
+    """
+
+    family: ClassVar[str] = "placement"
+    stay: ClassVar[bool] = False
+    redundant: int = param(0, "replicas", "replicas of experts in each layer", high=4096, word="expert_redundant")
+    imbalance: float | None = param(
+        None, "1", "rows of the fullest rank of experts over those of the mean one", low=1.0, high=1e6,
+        word="expert_imbalance",
+    )  # fmt: skip
+
+    @property
+    def rows(self) -> tuple[float | None, float | None]:
+        """Rows that the busiest rank sends of each token of the mean rank, in its node and beyond [1].
+
+        None where they are those of ranks that are alike.
+        """
+        return None, None
+
+    def applies(self, setting: Setting) -> str:
+        """Models without experts, and experts that are not divided."""
+        said, one = super().applies(setting), setting.deployment
+        if said or not setting.experts:
+            return said or "is about experts, of which the model has none"
+        return "is about experts on several ranks, which are on one" if one and expert_ranks(one) == 1 else ""
+
+    def refusal(self, deployment: Deployment) -> str:
+        """More imbalance than ranks."""
+        ranks = expert_ranks(deployment)
+        if self.imbalance is not None and self.imbalance > ranks:
+            return f"with expert_imbalance = {self.imbalance:g} of {ranks} ranks; needs 1 to the ranks"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RemoteKV(ServingTechnique):
     """A part of a request's cache in the memory of other instances; neutral: all of it is at its own."""
 
@@ -201,6 +266,8 @@ FAMILIES: tuple[type[ServingTechnique], ...] = (
     Urgency,
     Adapters,
     NanoBatches,
+    Disaggregation,
+    Placement,
     Partition,
     ElasticParallel,
     RemoteKV,
@@ -229,6 +296,36 @@ def applied(deployment: Deployment) -> Iterator[ServingTechnique]:
     """The serving techniques that a deployment applies, in the order of families."""
     found = _by_family(deployment.technique)
     return (found[family.family] for family in FAMILIES if family.family in found)
+
+
+def expert_devices(deployment: Deployment) -> int:
+    """Devices of one instance that hold its experts alone [1]; 0 where every device computes all of a layer."""
+    return of(deployment, Disaggregation).devices
+
+
+def expert_ranks(deployment: Deployment) -> int:
+    """Devices over which the experts of an instance are divided [1]."""
+    return expert_devices(deployment) or deployment.ep
+
+
+def instance_devices(deployment: Deployment) -> int:
+    """Devices of one instance [1], those of its experts among them."""
+    return deployment.tp * deployment.pp * deployment.dp + expert_devices(deployment)
+
+
+def all_devices(deployment: Deployment) -> int:
+    """Devices of all instances [1]."""
+    return instance_devices(deployment) * deployment.instances
+
+
+def own_devices(deployment: Deployment) -> int:
+    """Devices of one instance that are of its own kind [1]."""
+    return instance_devices(deployment) - other_devices(deployment)
+
+
+def other_devices(deployment: Deployment) -> int:
+    """Devices of one instance that are of the other kind [1]."""
+    return expert_devices(deployment) if deployment.expert_kind else 0
 
 
 def step_tokens(deployment: Deployment) -> int:

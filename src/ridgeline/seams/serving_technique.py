@@ -108,3 +108,7 @@ class ServingTechnique(Technique):
     def told(self) -> str:
         """The technique in the line that tells a deployment."""
         return self.text
+
+    def told_of(self, deployment: Deployment) -> str:
+        """The technique in the line that tells this deployment."""
+        return self.told()

@@ -17,6 +17,8 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import GroupedGemmOp
 from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import replaced
+from ridgeline.seams.serving import Placement, expert_ranks, of
 from ridgeline.search.expert_placement import ExpertPlacement, PlacementProblem, evaluate, place, shares
 from ridgeline.search.programs import Floats, Whole
 
@@ -179,19 +181,19 @@ def placed(
     """
     if asked.loads.shape[1] != experts:
         raise PlanError(f"loads of {asked.loads.shape[1]} experts are given; the model has {experts}")
-    ranks = one.expert_devices or one.ep
+    ranks, stays = expert_ranks(one), of(one, Placement).stay
     if ranks == 1:
         return one
     found = known if known is not None else {}
-    key = (ranks, one.tokens_stay)
+    key = (ranks, stays)
     if key not in found:
-        where = lies(asked, ranks, routes if one.tokens_stay else None)
+        where = lies(asked, ranks, routes if stays else None)
         rows: tuple[float | None, float | None] = (None, None)
-        if one.tokens_stay and routes is not None:
+        if stays and routes is not None:
             rows = crossing(where.slots, asked.loads, asked.flow, routes)
         found[key] = (where.imbalance, *rows)
     uneven, inside, between = found[key]
-    return replace(
+    return replaced(
         one, expert_imbalance=uneven, expert_redundant=asked.redundant, expert_inside=inside, expert_between=between
     )
 

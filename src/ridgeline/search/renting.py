@@ -24,6 +24,7 @@ from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import deployment_text
 from ridgeline.report.text import money_text
+from ridgeline.seams.serving import instance_devices
 from ridgeline.search.rent import Option, Problem, Rent, mix_text
 from ridgeline.search.rent_replay import Tried, rent_kept
 from ridgeline.search.serving_space import ServingSpace, deployments
@@ -184,16 +185,16 @@ def rent_fleet(
     rates = _rates(made, buckets, objective, progress)
     options, kept, engines = [], [], []
     for (offer, one, tables), most in zip(made, rates, strict=True):
-        name = f"{one.deployment.instance_devices}x{offer.accelerator}"
+        name = f"{instance_devices(one.deployment)}x{offer.accelerator}"
         if not (most > 0).any():
             refused[name] = "no request keeps to the objective on it"
             continue
         option = Option(
             name=name,
             accelerator=offer.accelerator,
-            price_usd_per_hour=offer.usd_per_h * one.deployment.instance_devices,
+            price_usd_per_hour=offer.usd_per_h * instance_devices(one.deployment),
             most_per_s=most,
-            devices=one.deployment.instance_devices,
+            devices=instance_devices(one.deployment),
             availability=offer.availability,
         )
         options.append(option)
@@ -237,7 +238,7 @@ def _options(
             made = engine(model, where, one, policies=policies)
             _ = made.capacity
         except (NoPlanError, PlanError) as error:
-            refused.setdefault(f"{one.instance_devices}x{offer.accelerator}", str(error))
+            refused.setdefault(f"{instance_devices(one)}x{offer.accelerator}", str(error))
             continue
         found.append((offer, made, made.tables(longest_prompt=longest_prompt, longest=longest)))
     return found

@@ -20,6 +20,7 @@ from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.predict.serving import Operation
 from ridgeline.report.serving_search import Candidate, ServingSearch
+from ridgeline.seams.serving import instance_devices
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import ServingSpace, deployments, fleets
 from ridgeline.serving.metrics import ATTAINED, Objective
@@ -101,8 +102,8 @@ def _started(
             bench.get(one)
         except (NoPlanError, PlanError) as error:
             refused[reason(error)] += 1
-            if isinstance(error, NoPlanError) and one.instance_devices > most:
-                most, closest[:] = one.instance_devices, [error]
+            if isinstance(error, NoPlanError) and instance_devices(one) > most:
+                most, closest[:] = instance_devices(one), [error]
             continue
         yield one
 
@@ -160,8 +161,8 @@ def _order(one: Candidate, objective: Objective) -> tuple[float, ...]:
     Of those that come out equal the one with the fewest limits of its own.
     """
     metrics = one.metrics
-    limits = sum(each.token_budget is not None for each in one.deployments)
-    limits += sum(each.max_seqs is not None for each in one.deployments)
+    limits = sum(each.options.token_budget is not None for each in one.deployments)
+    limits += sum(each.options.max_seqs is not None for each in one.deployments)
     if metrics.attained is None:
         return (-metrics.output_tokens_per_s, float(one.devices), metrics.tpot.p50, limits)
     kept = metrics.attained >= ATTAINED
@@ -190,12 +191,12 @@ def _fewest(ranked: Sequence[Candidate], bench: Bench) -> Candidate | None:
         if len(one.deployments) > 1:
             continue
         (shape,) = one.deployments
-        if best is not None and shape.instance_devices >= best.devices:
+        if best is not None and instance_devices(shape) >= best.devices:
             continue
         low, high, kept = 1, shape.instances, one
         while low < high:
             middle = (low + high) // 2
-            if best is not None and middle * shape.instance_devices >= best.devices:
+            if best is not None and middle * instance_devices(shape) >= best.devices:
                 high = middle
                 continue
             tried = bench.tried((replace(shape, instances=middle),), ATTAINED)
@@ -203,6 +204,6 @@ def _fewest(ranked: Sequence[Candidate], bench: Bench) -> Candidate | None:
                 high, kept = middle, tried
             else:
                 low = middle + 1
-        if kept.devices == low * shape.instance_devices and (best is None or kept.devices < best.devices):
+        if kept.devices == low * instance_devices(shape) and (best is None or kept.devices < best.devices):
             best = kept
     return best

@@ -18,6 +18,7 @@ from ridgeline.plan.deployment import Deployment, Role, Router
 from ridgeline.predict.fleet import fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.serving_search import Candidate
+from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Objective, measure
@@ -72,7 +73,7 @@ class Bench:
             _ = made.capacity
             if why := cut_blocks(made):
                 raise PlanError(why)
-            same = (made.policy, replace(key, token_budget=None, max_seqs=None))
+            same = (made.policy, replaced(key, token_budget=None, max_seqs=None))
             if same not in self._tables:
                 prompts = self.traffic.prompt_tokens
                 longest = int(np.max(prompts + self.traffic.output_tokens))

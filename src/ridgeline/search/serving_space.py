@@ -15,8 +15,9 @@ from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import rates_of_both, with_formats
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
-from ridgeline.scenario.serving_words import deployed, deployment_words, replaced
+from ridgeline.scenario.serving_words import applying, deployed, deployment_words, replaced
 from ridgeline.seams.deployment_slots import fills
+from ridgeline.seams.serving import Placement, instance_devices, of
 from ridgeline.search.expert_service import Known, Loads, placed, routes_of
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
@@ -83,7 +84,7 @@ def _experts_beside(model: Model, own: Cluster, space: ServingSpace, longest: in
     apart = replace(space, fixed={**space.fixed, "apart": True})
     for one in _of_kind(model, own, apart, longest):
         for micro in space.choices("micro_batches", space.micro_batches):
-            yield replace(
+            yield replaced(
                 one, kind=own.accelerator.name, expert_kind=there.accelerator.name, micro_batches=micro
             )  # fmt: skip
 
@@ -110,7 +111,7 @@ def _of_kind(model: Model, cluster: Cluster, space: ServingSpace, longest: int) 
                         if stay and not _may_stay(degrees):
                             continue
                         words = {**fixed, **degrees, **formats, "token_budget": budget, "max_seqs": seqs}
-                        one = deployed(**{**words, "tokens_stay": stay})
+                        one = deployed(**applying({**words, "tokens_stay": stay}))
                         yield one if space.loads is None else placed(
                             one, space.loads, experts, routes=routes, known=known
                         )  # fmt: skip
@@ -215,7 +216,8 @@ def fleets(
         return
     if not space.pools or cluster.count < 2 or "instances" in stated or any(fills(one, "roles") for one in shapes):
         return
-    plain = [one for one in shapes if one.pp == 1 and one.max_seqs == shapes[0].max_seqs and not one.tokens_stay]
+    seqs = shapes[0].options.max_seqs if shapes else None
+    plain = [one for one in shapes if one.pp == 1 and one.options.max_seqs == seqs and not of(one, Placement).stay]
     smallest = {_degree_key(one): one for one in reversed(plain)}  # the first budget of each shape
     paces = [(one, *_paces(one, *ready(one), traffic)) for one in smallest.values()]
     for first, prefill_s, _ in paces:
@@ -228,9 +230,9 @@ def _long_prompts(
     one: Deployment, space: ServingSpace, ready: Callable[[Deployment], tuple[Engine, StepTables]], traffic: Traffic
 ) -> Iterator[Deployment]:
     """The same instances that borrow room, where a request is longer than a cache, or merge for long prompts."""
-    plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1 and not one.expert_devices
+    plain = one.instances > 1 and one.dp == one.pp == one.kv_ranks == 1
     others = ("cache", "adapters", "iterations", "urgency", "roles", "host copies")
-    if not plain or one.prefix_cache or any(fills(one, slot) for slot in others):
+    if not plain or one.options.prefix_cache or any(fills(one, slot) for slot in others):
         return
     if int(np.max(traffic.prompt_tokens)) >= space.long_tokens:
         yield replaced(one, elastic_tokens=space.elastic_tokens)
@@ -253,7 +255,7 @@ def _both_kinds(
 
 
 def _batching(one: Deployment) -> tuple[object, ...]:
-    return one.weights, one.kv, one.token_budget, one.max_seqs, one.pp
+    return one.weights, one.kv, one.options, one.pp
 
 
 def _degree_key(one: Deployment) -> tuple[object, ...]:
@@ -273,7 +275,7 @@ def _pools(
     first: Deployment, second: Deployment, prefill_s: float, decode_s: float, cluster: Cluster, space: ServingSpace
 ) -> Iterator[tuple[Deployment, ...]]:
     """Splits of the devices over prefill and decode instances, near the one in which both keep pace."""
-    one, two = first.instance_devices, second.instance_devices
+    one, two = instance_devices(first), instance_devices(second)
     if one + two > cluster.count:
         return
     # n prefill instances keep pace with m decode ones when n / prefill_s = m / decode_s

@@ -16,7 +16,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, HyperConnection, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Speculation, of
+from ridgeline.seams.serving import Disaggregation, Speculation, instance_devices, of
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.units import bytes_text
 
@@ -138,13 +138,13 @@ def capacity(
     chunked = policy.scheduler in ("mixed", "prefill-first")
     dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))
     work = workspace_bytes(model, served, deployment, policy, dry_run)
-    context = policy.context_bytes + (policy.group_context_bytes if deployment.instance_devices > 1 else 0.0)
-    fraction = deployment.memory_fraction or policy.memory_fraction
+    context = policy.context_bytes + (policy.group_context_bytes if instance_devices(deployment) > 1 else 0.0)
+    fraction = policy.memory_fraction
     share = 1.0 / deployment.pp
     sequence = share * (windowed + _state_bytes(served))
     state = policy.max_seqs * sequence
     if policy.reserved_bytes or policy.reserved_rank_bytes:
-        left = memory - policy.reserved_bytes - policy.reserved_rank_bytes * deployment.instance_devices - weights
+        left = memory - policy.reserved_bytes - policy.reserved_rank_bytes * instance_devices(deployment) - weights
     elif policy.memory_of == "free":
         left = (memory - weights - work - context) * fraction
     elif policy.memory_of == "static":
@@ -156,11 +156,11 @@ def capacity(
     cache = left - state
     each = whole * share + drafts[1]
     tokens = int(cache / each) if each > 0 else 2**31
-    if deployment.cache_tokens is not None:
-        tokens = deployment.cache_tokens * deployment.pp
+    if deployment.options.cache_tokens is not None:
+        tokens = deployment.options.cache_tokens * deployment.pp
     if cache <= 0 or tokens < policy.block_tokens:
         raise NoPlanError(
-            f"{model.name} will not start on {deployment.instance_devices}x{part.name}: weights take"
+            f"{model.name} will not start on {instance_devices(deployment)}x{part.name}: weights take"
             f" {bytes_text(weights)} and workspace {bytes_text(work + context)} of {bytes_text(memory)} a device"
             f" ({fraction:.0%} may be used), which leaves {bytes_text(max(cache, 0.0))} for the cache;"
             " divide it over more devices (tp, pp), or take narrower weights"
@@ -197,10 +197,10 @@ def expert_capacity(
     """
     weights = sum(kind.count * piece_bytes(piece, formats) for kind in served.kinds for piece in kind.pieces
                   if isinstance(piece, Experts))  # fmt: skip
-    widest = 0.0
+    widest, micro = 0.0, of(deployment, Disaggregation).micro_batches
     for piece in (piece for kind in served.kinds for piece in kind.pieces if isinstance(piece, Experts)):
-        rows = policy.token_budget * deployment.dp / deployment.micro_batches * piece.top_k / piece.ranks
+        rows = policy.token_budget * deployment.dp / micro * piece.top_k / piece.ranks
         widest = max(widest, 2.0 * rows * ((1.0 + piece.gated) * piece.inner + 2.0 * piece.hidden))
-    fraction = deployment.memory_fraction or policy.memory_fraction
+    fraction = policy.memory_fraction
     context = policy.context_bytes + policy.group_context_bytes
     return weights, part.memory_bytes * fraction - widest - context

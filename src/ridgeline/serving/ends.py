@@ -23,7 +23,6 @@ from ridgeline.serving.fleet_events import FleetEvents
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
-from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 
 LOW, HIGH = -1.0, 1.0
@@ -37,8 +36,8 @@ CAUSES = ("products", "attention", "host")
 """What makes a step's time uncertain, each by itself: work beside attention, attention, and the host."""
 
 
-def seconds_at(time: Seconds, place: float, factor: float = 1.0) -> Seconds:
-    """Times whose middle is at a place of their interval, times a factor [s].
+def seconds_at(time: Seconds, place: float) -> Seconds:
+    """Times whose middle is at a place of their interval [s].
 
     mid (end / mid)^|place| with the end on the side of the place; where the middle is 0, |place| of the end.
     """
@@ -46,23 +45,23 @@ def seconds_at(time: Seconds, place: float, factor: float = 1.0) -> Seconds:
     mid = np.asarray(time.mid, dtype=np.float64)
     far = abs(place)
     if far == 1.0:
-        return replace(time, mid=factor * end)
+        return replace(time, mid=end)
     known = (mid > 0) & (end > 0)
     ratio = np.where(known, end, 1.0) / np.where(known, mid, 1.0)
-    return replace(time, mid=factor * np.where(known, mid * ratio**far, far * end + max(0.0, 1.0 - far) * mid))
+    return replace(time, mid=np.where(known, mid * ratio**far, far * end + max(0.0, 1.0 - far) * mid))
 
 
-def table_at(tables: StepTables, place: float, factor: float = 1.0, causes: Sequence[str] = CAUSES) -> StepTables:
-    """Tables in which every time of the `causes` is at a place of its interval, times a factor [s]."""
+def table_at(tables: StepTables, place: float, causes: Sequence[str] = CAUSES) -> StepTables:
+    """Tables in which every time of the `causes` is at a place of its interval [s]."""
     changed: dict[str, Any] = {}
     for field in fields(tables):
         value = getattr(tables, field.name)
         if isinstance(value, Seconds) and ("attention" if field.name in _ATTENTION else "products") in causes:
-            changed[field.name] = seconds_at(value, place, factor)
-    for name in ("nano", "split", "apart") if "products" in causes else ():
+            changed[field.name] = seconds_at(value, place)
+    for name in ("nano", "split", "attention_ffn") if "products" in causes else ():
         held = getattr(tables, name)
         if held is not None:
-            at = {part: seconds_at(value, place, factor) for part, value in vars(held).items()}
+            at = {part: seconds_at(value, place) for part, value in vars(held).items()}
             changed[name] = replace(held, **at)
     return replace(tables, **changed)
 
@@ -77,32 +76,17 @@ def engine_at(one: Engine, place: float, factor: float = 1.0) -> Engine:
     return replace(one, policy=replace(policy, **changed))
 
 
-def replay_at(
+def at_place(
     engines: Sequence[Engine],
     tables: Sequence[StepTables],
-    traffic: Traffic,
     places: Sequence[float],
-    *,
-    router: Router,
-    factor: float = 1.0,
     causes: Sequence[str] = CAUSES,
-    fronts: Fronts | None = None,
-    fleet_events: FleetEvents | None = None,
-    stop: Stop | None = None,
-) -> Replay:
-    """The replay with every engine's times of the `causes` at a place of their interval, times a factor.
-
-    `stop` ends it early.
-    """
+) -> tuple[list[Engine], list[StepTables]]:
+    """Engines and tables with every engine's times of the `causes` at a place of their interval."""
     hosts = places if "host" in causes else [0.0] * len(places)
-    return replay_tables(
-        [engine_at(one, place, factor) for one, place in zip(engines, hosts, strict=True)],
-        [table_at(table, place, factor, causes) for table, place in zip(tables, places, strict=True)],
-        traffic,
-        router=router,
-        fronts=fronts,
-        fleet_events=fleet_events,
-        stop=stop,
+    return (
+        [engine_at(one, place) for one, place in zip(engines, hosts, strict=True)],
+        [table_at(table, place, causes) for table, place in zip(tables, places, strict=True)],
     )
 
 
@@ -124,13 +108,10 @@ def replay_ends(
     turns = [(cause,) for cause in CAUSES] if _at_once(engines, traffic) else [CAUSES]
     cases = [(role, end, causes) for role in dict.fromkeys(roles) for causes in turns for end in ENDS]
     return tuple(
-        replay_at(
-            engines,
-            tables,
+        replay_tables(
+            *at_place(engines, tables, [end if own is role else 0.0 for own in roles], causes),
             traffic,
-            [end if own is role else 0.0 for own in roles],
             router=router,
-            causes=causes,
             fronts=None if fronts is None else replace(fronts, seed=fronts.seed + draw),
             fleet_events=fleet_events,
         )

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.cost.engine_kernels import WIDE_EXPERT_RANKS, OwnKernels
 from ridgeline.cost.formats import EXPERTS_ONLY, Formats, form
-from ridgeline.cost.host_times import dispatch_seconds, scheduler_slowness
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.errors import PlanError
 from ridgeline.facts.engines import EnginePolicy, EngineUse, ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
-from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.deployment_slots import check_techniques, label
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.serving import (
     Adapters,
-    Beams,
+    Disaggregation,
     ElasticParallel,
-    Speculation,
+    Placement,
     applied,
     graph_texts,
+    instance_devices,
     of,
+    other_devices,
+    own_devices,
     preemption_of,
     step_tokens,
 )
-from ridgeline.serving.apart import attention_side, check_experts_fit, evenly_placed
+from ridgeline.serving.attention_ffn import attention_side, check_experts_fit
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
+from ridgeline.serving.expert_placement import evenly_placed
 from ridgeline.serving.number_formats import computed_formats, format_notes
+from ridgeline.serving.policy_in_force import expert_backend, fusions_of, own_kernels, policy_in_force
 from ridgeline.serving.rule import rule_of
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.state import Records
 from ridgeline.serving.step import StepModel, StepTables
 
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
-_SCHEDULED = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s")
-_WAYS = ("prefill-first", "mixed")  # schedulers of continuous batches, without and with prompts beside what runs
 
 Policies = Callable[[str, str, EngineUse], EnginePolicy]
 
@@ -75,10 +74,11 @@ class Engine:
     def capacity(self) -> Capacity:
         """How the fullest device's memory is divided."""
         part = self.machine.cluster.accelerator
-        if self.deployment.expert_devices is None:
+        if not of(self.deployment, Disaggregation).applied:
             found = capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
-            held_by = self.deployment.dp if self.deployment.tokens_stay else 1  # every rank holds the caches of all
-            return replace(found, cache_tokens=found.cache_tokens // held_by)
+            if of(self.deployment, Placement).stay:  # every rank holds the caches of all
+                found = replace(found, cache_tokens=found.cache_tokens // self.deployment.dp)
+            return found
         held = attention_side(self.steps.served)
         found = capacity(self.model, held, self.deployment, self.policy, self.formats, part)
         there = self.steps.expert_prices.part
@@ -118,8 +118,8 @@ class Engine:
         Where the deployment says up to which, sizes beyond the policy's last go on in its last step, and end there; or
         they double, and end at the largest batch.
         """
-        policy, most = self.policy, self.deployment.graph_max
-        if self.deployment.graphs is False:
+        policy, most = self.policy, self.deployment.options.graph_max
+        if self.deployment.options.graphs is False:
             return ()
         sizes = policy.graph_sizes
         if most is None:
@@ -136,17 +136,9 @@ class Engine:
     @property
     def prefill_graph_tokens(self) -> float:
         """Tokens up to which an iteration with prompts replays captured pieces [token]."""
-        if self.deployment.prefill_graphs is not None:
-            return float(self.policy.token_budget) if self.deployment.prefill_graphs else 0.0
+        if self.deployment.options.prefill_graphs is not None:
+            return float(self.policy.token_budget) if self.deployment.options.prefill_graphs else 0.0
         return float(self.graphs[-1]) if self.graphs and self.policy.graph_prefill else 0.0
-
-
-def _backend(one: Deployment, policy: EnginePolicy) -> str:
-    """The engine's word for its kernels of experts where the deployment has none; '' those that were measured."""
-    if one.ep >= WIDE_EXPERT_RANKS and policy.wide_backend:
-        prompts = one.role is Role.PREFILL
-        return (policy.wide_prompt_backend if prompts else "") or policy.wide_backend
-    return "" if one.ep > 1 and policy.expert_backend_alone else policy.expert_backend
 
 
 def engine(
@@ -171,33 +163,14 @@ def engine(
     part = machine.cluster.accelerator
     context = model.max_positions or 0
     use = EngineUse(
-        memory_bytes=part.memory_bytes, offline=offline, context_tokens=context, ranks=deployment.instance_devices,
+        memory_bytes=part.memory_bytes, offline=offline, context_tokens=context, ranks=instance_devices(deployment),
         device=part.name, architecture=f"{part.vendor} {part.architecture}", model=_traits(model),
     )  # fmt: skip
     policy = policies(deployment.engine, deployment.version, use)
-    deployment = replace(deployment, expert_backend=deployment.expert_backend or _backend(deployment, policy))
-    if policy.budget_covers_context and deployment.token_budget is None:
-        policy = replace(policy, token_budget=max(policy.token_budget, min(context, 131_072)))
-    if policy.scheduler == "single":
-        policy = replace(policy, max_seqs=1)
-    if offline:  # requests are handed over in the engine's own process
-        policy = replace(policy, request_host_s=0.0, prompt_token_host_s=0.0)
-    stated = {
-        "token_budget": deployment.token_budget, "max_seqs": deployment.max_seqs, "chunked": deployment.chunked,
-        "memory_fraction": deployment.memory_fraction, "block_tokens": deployment.block_tokens,
-        "overlapped_host": deployment.overlap,
-    }  # fmt: skip
-    policy = replace(policy, **{name: value for name, value in stated.items() if value is not None})  # type: ignore[arg-type]
-    if of(deployment, Speculation).drafted and not policy.drafts_overlap and deployment.overlap is None:
-        policy = replace(policy, overlapped_host=False)
-    policy = replace(policy, block_tokens=policy.block_tokens * deployment.kv_ranks)  # a block on each of them
+    backend = expert_backend(deployment, policy)
+    deployment = replace(deployment, options=replace(deployment.options, expert_backend=backend))
+    policy = policy_in_force(policy, deployment, part, context=context, offline=offline)
     _check_swaps(deployment, policy)
-    if deployment.chunked and policy.scheduler == "prefill-first" and policy.name == "vLLM":
-        policy = replace(policy, scheduler="mixed")  # vLLM's chunked prefill mixes
-    if deployment.mixed is not None and policy.scheduler in _WAYS:
-        policy = replace(policy, scheduler=_WAYS[deployment.mixed])
-    slow = scheduler_slowness(part) if policy.python_host else 1.0
-    policy = replace(policy, **{name: slow * getattr(policy, name) for name in _SCHEDULED})
     formats = replace(formats_of(deployment), static=policy.static_scales)
     if policy.narrow_inputs and form(formats.feed).name == "w4a16_mxfp4":
         formats = replace(formats, feed=policy.narrow_inputs)
@@ -205,23 +178,7 @@ def engine(
         formats = replace(formats, cache=policy.narrow_kv)
     if not deployment.expert_kind:
         formats = computed_formats(formats, policy, part)
-    alone = dispatch_seconds(machine.cluster.accelerator) is not None and not policy.fused_norm
-    fusions = Fusions(
-        norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
-        layer_kernels=policy.layer_kernels, whole_groups=policy.whole_groups,
-    )  # fmt: skip
-    own = OwnKernels(
-        unmeasured=policy.own_kernels, vector_rows=policy.vector_rows, wide=policy.wide_products,
-        score_bytes=policy.score_bytes, groups=policy.decode_groups, splits=policy.decode_splits,
-        per_query=policy.keys_per_query, block_heads=policy.block_heads,
-        room=min(policy.graph_context or math.inf, context or math.inf), tuned_share=policy.tuned_share,
-        tuned_range=(policy.tuned_share_least, policy.tuned_share_most), skinny_share=policy.skinny_share,
-        skinny_range=(policy.skinny_share_least, policy.skinny_share_most), graph_wait_s=policy.graph_reduce_s,
-        graph_rows=float(max(policy.graph_sizes, default=0)), apart_wait_s=policy.apart_reduce_s,
-        pass_bytes=policy.pass_bytes, half_sums=policy.half_sums, earlier=policy.earlier_attention,
-        choice_wait_s=policy.choice_wait_s, all_meet=policy.prompts_meet and deployment.role is Role.PREFILL,
-        pipelined=policy.pipelined, beams=of(deployment, Beams).width,
-    )  # fmt: skip
+    own, fusions = own_kernels(policy, deployment, context), fusions_of(policy, part)
     steps = StepModel(model, machine, deployment, formats, own=own, shelf=shelf, fusions=fusions)
     found = Engine(model=model, machine=machine, deployment=deployment, policy=policy, formats=formats, steps=steps)
     for technique in applied(deployment):
@@ -234,17 +191,17 @@ def check_devices(one: Deployment, cluster: Cluster) -> None:
     """Raises `PlanError` where an instance takes more devices of a kind than there are, or a kind that is not there."""
     if one.kind not in ("", cluster.accelerator.name):
         raise PlanError(f"deployment: an instance on {one.kind}, of which {cluster.name} has none, nor beside it")
-    if one.own_devices > cluster.count:
+    if own_devices(one) > cluster.count:
         raise PlanError(
             f"deployment: one instance takes tp {one.tp} * pp {one.pp} * dp {one.dp} ="
-            f" {one.own_devices} devices, the cluster has {cluster.count}"
+            f" {own_devices(one)} devices, the cluster has {cluster.count}"
         )
     there = None if cluster.secondary is None else cluster.secondary.cluster
     if one.expert_kind and (there is None or there.accelerator.name != one.expert_kind):
         raise PlanError(f"deployment: experts on {one.expert_kind}, of which {cluster.name} has none beside it")
-    if there is not None and one.other_devices > there.count:
+    if there is not None and other_devices(one) > there.count:
         raise PlanError(
-            f"deployment: experts on {one.other_devices} {one.expert_kind}, there are {there.count} beside"
+            f"deployment: experts on {other_devices(one)} {one.expert_kind}, there are {there.count} beside"
             f" {cluster.name}; take fewer expert_devices"
         )
 
@@ -272,5 +229,5 @@ def formats_of(deployment: Deployment) -> Formats:
     out = form(deployment.out_weights).name if deployment.out_weights else ""
     return Formats(
         feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain, out=out,
-        wide="tf32" if deployment.tf32 else "fp32",
+        wide="tf32" if deployment.options.tf32 else "fp32",
     )  # fmt: skip

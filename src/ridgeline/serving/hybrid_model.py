@@ -20,6 +20,7 @@ from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
 from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.capacity import piece_bytes, token_bytes
 from ridgeline.serving.hybrid_habits import Habits
 from ridgeline.serving.hybrid_placement import HostPlacement, OffloadMethod, use_share
@@ -51,7 +52,7 @@ class Hybrid:
         self.device_served = _taking(serve(model, deployment), top_k)
         self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
         self.prices = None if machine is None else ServedPrices(machine, formats, engine=_REPLAYED)
-        self.devices = 0 if machine is None else deployment.instance_devices
+        self.devices = 0 if machine is None else instance_devices(deployment)
         spread = habits.numa == "spread"
         self.host = None if host is None else replace(host, numa_aware=self._local(host), spread=spread)
         if host is None and placement.technique in (OffloadMethod.LAYERS, OffloadMethod.HOST, OffloadMethod.DISK):

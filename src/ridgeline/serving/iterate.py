@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.apart import apart_s
+from ridgeline.serving.attention_ffn import micro_batched_s
 from ridgeline.serving.clock import (
     chunks_s,
     decode_s,
@@ -121,7 +121,7 @@ def _mixed_s(clock: Clock, rule: Record, instance: int, merged: float) -> float:
                 longest, token_s(clock.times, rule, tokens) + head_s(clock.times, rule, sampled) + attention + prompts
             )
     if rule.micro_batches > 0:
-        longest = apart_s(clock.times, rule, longest, mean, most)
+        longest = micro_batched_s(clock.times, rule, longest, mean, most)
         longest += rule.exposed_s + head_s(clock.times, rule, most_sampled)
     elif not cut:
         longest += group_s(clock.times, rule, mean, True)

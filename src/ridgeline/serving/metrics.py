@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
-from ridgeline.seams.serving import KVEviction, NanoBatches, Speculation, of, step_tokens
-from ridgeline.serving.apart import expert_layers, micro_batches_s
+from ridgeline.seams.serving import (
+    Disaggregation,
+    KVEviction,
+    NanoBatches,
+    Speculation,
+    instance_devices,
+    of,
+    step_tokens,
+)
+from ridgeline.serving.attention_ffn import expert_layers, micro_batches_s
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import side_by_side
 from ridgeline.serving.replay import Replay
@@ -246,16 +254,16 @@ def _halves(
     return dict(zip(_NANO, side_by_side(compute, memory, network, links_only=links_only), strict=True))
 
 
-def _apart(
+def _disaggregated(
     one: Engine, tables: StepTables, tokens: float, sampled: float, attention: Seconds, *, prompts: bool
 ) -> dict[str, Seconds]:
     """An iteration whose experts are elsewhere: one micro-batch's way through all layers, and what it waits [s]."""
-    assert tables.apart is not None
+    assert tables.attention_ffn is not None
     own = _at(tables.lane, tables.tokens, tokens) + attention
-    both = (tables.experts(prompts=prompts), tables.apart.send)
+    both = (tables.experts(prompts=prompts), tables.attention_ffn.send)
     experts, send = (_at(table, tables.tokens, tokens) for table in both)
     layers = float(sum(count for count, _ in expert_layers(one.steps.served)))
-    micro = min(float(one.deployment.micro_batches), max(tokens, 1.0))
+    micro = min(float(of(one.deployment, Disaggregation).micro_batches), max(tokens, 1.0))
     waits = {}
     for end in ("mid", "low", "high"):
         first, second, way = (getattr(part, end) for part in (own, experts, send))
@@ -269,9 +277,9 @@ def _apart(
 
 def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, Seconds]:
     tokens = sequences * step_tokens(one.deployment)
-    if tables.apart is not None:
+    if tables.attention_ffn is not None:
         read = _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context)
-        return _apart(one, tables, tokens, sequences, read, prompts=False)
+        return _disaggregated(one, tables, tokens, sequences, read, prompts=False)
     if tables.nano is not None and _cut(one, tokens):
         attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
         return _halves(one, tables, tokens, sequences, attention, prompts=False)
@@ -304,9 +312,9 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
     total: dict[str, Seconds] = {}
     for chunk, before in _chunks(one, tokens):
         attention = _at_two(tables.first, tables.chunks, tables.pasts, chunk, before)
-        if tables.apart is not None:
-            each = attention.times(1.0 / min(one.deployment.micro_batches, chunk))
-            parts = _apart(one, tables, chunk, 1.0, each, prompts=True)
+        if tables.attention_ffn is not None:
+            each = attention.times(1.0 / min(of(one.deployment, Disaggregation).micro_batches, chunk))
+            parts = _disaggregated(one, tables, chunk, 1.0, each, prompts=True)
         elif tables.nano is not None and _cut(one, chunk):
             parts = _halves(one, tables, chunk, 1.0, attention, prompts=True)
         else:
@@ -329,7 +337,7 @@ def _drafts(one: Engine, parts: Mapping[str, Seconds], *, step: bool) -> dict[st
 
 def _host_s(one: Engine, sequences: float) -> float:
     policy = one.policy
-    group = policy.group_host_s if one.deployment.instance_devices > 1 else 0.0
+    group = policy.group_host_s if instance_devices(one.deployment) > 1 else 0.0
     shown = policy.exposed_host_s if policy.overlapped_host else policy.step_host_s + group
     return shown if policy.overlapped_host else shown + policy.seq_host_s * sequences
 
@@ -337,7 +345,7 @@ def _host_s(one: Engine, sequences: float) -> float:
 def _band(parts: Sequence[Seconds], one: Engine, sequences: float, *, iterations: int = 1) -> Band:
     policy = one.policy
     host = policy.step_host_s + policy.seq_host_s * sequences
-    host += policy.group_host_s if one.deployment.instance_devices > 1 else 0.0
+    host += policy.group_host_s if instance_devices(one.deployment) > 1 else 0.0
     host *= iterations
     low, mid, high, compute, memory = (
         sum(float(getattr(part, name)) for part in parts) for name in ("low", "mid", "high", "compute", "memory")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import DomainError, PlanError
 from ridgeline.plan.deployment import Role, Router
-from ridgeline.seams.serving import Adapters, applied, hooks_of, of
+from ridgeline.seams.serving import Adapters, applied, hooks_of, of, own_devices
 from ridgeline.serving import loop, state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
@@ -208,7 +208,7 @@ def _rules(
     takers = [one for one in engines if one.deployment.role is Role.DECODE]
     rules = np.zeros(len(engines), dtype=state.RULE)
     for index, (one, table) in enumerate(zip(engines, tables, strict=True)):
-        widest = max(other.deployment.own_devices for other in (one, *takers))
+        widest = max(own_devices(other.deployment) for other in (one, *takers))
         rules[index] = one.rule(
             table, prefix_tokens=traffic.prefix_block_tokens, stride=widest if moves else 0, takers=takers
         )

@@ -12,8 +12,7 @@ from ridgeline.cost.host_times import dispatch_seconds, host_slowness
 from ridgeline.cost.network import send_seconds
 from ridgeline.lower.pieces import Recurrence
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.seams.serving import Instance, Preemption, Speculation, applied, of, step_tokens
-from ridgeline.serving.apart import expert_layers
+from ridgeline.seams.serving import Instance, Preemption, Speculation, applied, instance_devices, of, step_tokens
 from ridgeline.serving.state import (
     MIXED_BATCHES,
     PREFILL_FIRST,
@@ -44,8 +43,8 @@ def rule_of(
         **_scheduling(one, prefix_tokens),
         **moving(one, stride, takers),
         "eager_s": _launched_s(one, tables.kernels + _scans(one) * policy.scan_kernels),
-        "build_s": policy.scan_build_s if deployment.fresh_kernels and _scans(one) else 0.0,
-        "step_host_s": policy.step_host_s + (policy.group_host_s if deployment.instance_devices > 1 else 0.0),
+        "build_s": policy.scan_build_s if deployment.options.fresh_kernels and _scans(one) else 0.0,
+        "step_host_s": policy.step_host_s + (policy.group_host_s if instance_devices(deployment) > 1 else 0.0),
         "seq_host_s": policy.seq_host_s,
         "moving_holds": policy.moving_holds_place,
         "draws_rank": deployment.role in _DRAWING[policy.drawn_ranks],
@@ -63,8 +62,6 @@ def rule_of(
         "drafted": float(step_tokens(deployment) - 1),
         "gained": of(deployment, Speculation).gained,
         "exposed_s": policy.exposed_host_s,
-        "micro_batches": deployment.micro_batches if deployment.expert_devices else 0,
-        "expert_layers": float(sum(count for count, _ in expert_layers(one.steps.served))),
     }
     for technique in applied(deployment):
         values |= technique.numbers(one, stride)
@@ -94,8 +91,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     tokens = policy.block_tokens
     period, growth = growth_of(tokens, of(deployment, Speculation).gained)
     blocks = one.capacity.cache_tokens * (deployment.pp // one.lanes) // tokens
-    keeps = policy.prefix_cache if deployment.prefix_cache is None else deployment.prefix_cache
-    keeps = keeps and not any(technique.forgets_prefixes for technique in applied(deployment))
+    keeps = policy.prefix_cache and not any(technique.forgets_prefixes for technique in applied(deployment))
     return {
         "scheduler": _SCHEDULERS[policy.scheduler],
         "chunked": policy.chunked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.apart import apart_lines
+from ridgeline.serving.attention_ffn import micro_batched_lines
 from ridgeline.serving.clock import Lines, decode_lines, of_one_host, run, tally
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import steps_to_turn
@@ -88,7 +88,7 @@ def lines_of(clock: Clock, rule: Record, instance: int, sequences: float, total:
         )
     away_s = fetch_s(clock, rule, instance)
     if rule.micro_batches > 0:
-        return apart_lines(clock.times, rule, sequences, total / rule.ranks, away_s)
+        return micro_batched_lines(clock.times, rule, sequences, total / rule.ranks, away_s)
     lines = decode_lines(clock.times, rule, sequences, total / rule.ranks, active > 1, away_s)
     return borrow_lines(clock, rule, instance, lines) if rule.borrows else lines
 

@@ -12,6 +12,7 @@ from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import MEASURED_SKEW, ServedPrices
 from ridgeline.facts.engine_kernels import by_batch
 from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import Placement, of
 
 
 @dataclass
@@ -32,9 +33,9 @@ class Shelf:
         Backends of experts may have other kernels for iterations with `prompts`.
         """
         skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
-        skew = skew if deployment.expert_imbalance is None else 0.0  # the fullest rank's rows are known
+        skew = skew if of(deployment, Placement).imbalance is None else 0.0  # the fullest rank's rows are known
         kind = machine.cluster.accelerator.name
-        backend, products = deployment.expert_backend, deployment.product_backend
+        backend, products = deployment.options.expert_backend, deployment.options.product_backend
         key = (
             kind, formats, deployment.engine, deployment.version, skew, own, backend, products,
             prompts and by_batch(backend),

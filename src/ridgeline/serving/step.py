@@ -27,10 +27,11 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.seams.serving import Adapters, Beams, KVEviction, NanoBatches, Partition, of
+from ridgeline.seams.serving import Adapters, Beams, Disaggregation, KVEviction, NanoBatches, Partition, Placement, of
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
-from ridgeline.serving.apart import ApartTables, apart_served, replicated, send_seconds
+from ridgeline.serving.attention_ffn import AttentionFFNTables, disaggregated, send_seconds
 from ridgeline.serving.capacity import token_bytes
+from ridgeline.serving.expert_placement import replicated
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.split import SplitTables
@@ -83,7 +84,7 @@ class StepTables:
     prompt_group: Seconds | None = None
     nano: NanoTables | None = None
     split: SplitTables | None = None
-    apart: ApartTables | None = None
+    attention_ffn: AttentionFFNTables | None = None
 
     def experts(self, *, prompts: bool) -> Seconds:
         """What those of all ranks take together in a step, or in an iteration with prompts, (T,) [s]."""
@@ -108,9 +109,10 @@ class StepModel:
         fusions: Fusions | None = None,
     ) -> None:
         self.model, self.machine, self.deployment, self.formats = model, machine, deployment, formats
-        self._uneven = deployment.expert_imbalance or 1.0
+        self._placed, self._apart = of(deployment, Placement), of(deployment, Disaggregation)
+        self._stays_uneven = (self._placed.imbalance or 1.0) if self._placed.stay else 1.0
         whole: Served = serve(model, deployment, fusions)
-        self.served = replicated(apart_served(whole, deployment) if deployment.expert_devices else whole, deployment)
+        self.served = replicated(disaggregated(whole, deployment) if self._apart.applied else whole, deployment)
         priced = partial(PieceTimes, self.served, machine, deployment, formats, own or OwnKernels(), shelf or Shelf())
         role = deployment.role
         self._pieces = priced(prompts=role is Role.PREFILL)
@@ -154,7 +156,7 @@ class StepModel:
             for pieces in (self._pieces, self._prompt_pieces)
         )
         some = np.maximum(n / self._micro, 1.0)
-        decode = self._decode(some * self._uneven if self.deployment.tokens_stay else some, c)
+        decode = self._decode(some * self._stays_uneven, c)
         more = of(self.deployment, KVEviction).step_seconds(self.served, self.prices, n)
         decode = decode if more is None else decode + more
         return StepTables(
@@ -176,7 +178,7 @@ class StepModel:
             send_start_s=start_s,
             nano=self._nano(tokens, sequences, n, c) if of(self.deployment, NanoBatches).applied else None,
             split=self._split(tokens, sequences) if of(self.deployment, Partition).applied else None,
-            apart=self._apart(tokens) if self.deployment.expert_devices is not None else None,
+            attention_ffn=self._sent(tokens) if self._apart.applied else None,
         )
 
     @property
@@ -193,17 +195,17 @@ class StepModel:
     @property
     def _micro(self) -> int:
         """Micro-batches of an iteration: more than one where experts have devices of their own [1]."""
-        return 1 if self.deployment.expert_devices is None else self.deployment.micro_batches
+        return self._apart.micro_batches if self._apart.applied else 1
 
     def _outside_attention(self, tokens: Array, sequences: Array, captured: bool) -> tuple[Seconds, Seconds, Seconds]:
         """What tokens take on a rank, in its shared experts, and what sampled sequences take [s]."""
         micro = self._micro
-        part = np.maximum(tokens / micro, 1.0) * (self._uneven if self.deployment.tokens_stay else 1.0)
+        part = np.maximum(tokens / micro, 1.0) * self._stays_uneven
         lane, shared = self._prompt_pieces.under_load(part), self._pieces.sum(part, "shared")
         head = self._pieces.sum(sequences, "sequences")
         if not captured and self.prices.dispatch_s is None:
             lane = lane + self.prices.gaps(self.kernels * micro, tokens.shape)
-        if self.deployment.expert_devices is not None:
+        if self._apart.applied:
             lane, shared = lane + shared, nothing(tokens.shape)
         adapters = of(self.deployment, Adapters)
         if adapters.count:
@@ -214,7 +216,7 @@ class StepModel:
     def _routed(self, pieces: PieceTimes, tokens: Array, group_tokens: Array) -> Seconds:
         """What routed experts and their exchange take when each attention rank brings T tokens [s]."""
         routed = pieces.sum(group_tokens, "group")
-        if self.deployment.tokens_stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
+        if self._placed.stay:  # attention is where experts are, as unevenly; new cache goes to all ranks
             new = group_tokens * sum(token_bytes(self.served.kinds, self.formats))
             routed = routed + self.prices.gathered(new, self.deployment.dp)
         return _on(routed, group_tokens, np.maximum(tokens / self._micro, 1.0), self.deployment.dp)
@@ -224,10 +226,10 @@ class StepModel:
         """Launches of one iteration [1]."""
         return self._pieces.kernels
 
-    def _apart(self, tokens: Array) -> ApartTables:
+    def _sent(self, tokens: Array) -> AttentionFFNTables:
         """What goes between attention's devices and those of the experts."""
         far = self.expert_prices if self.deployment.expert_kind else None
-        return ApartTables(send=send_seconds(self.served, self.deployment, self.prices, tokens, far=far))
+        return AttentionFFNTables(send=send_seconds(self.served, self.deployment, self.prices, tokens, far=far))
 
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """Both halves of iterations that are cut in two, by what their kernels wait for."""

@@ -30,7 +30,7 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Adapters
+from ridgeline.seams.serving import Adapters, Placement
 from ridgeline.seams.serving import of as chosen
 from ridgeline.serving.adapters import adapter_kernels
 from ridgeline.serving.launches import launches, served_counts
@@ -52,7 +52,7 @@ class PieceTimes:
         shelf: Shelf, *, prompts: bool,
     ) -> None:  # fmt: skip
         self._served, self._deployment, self._shelf = served, deployment, shelf
-        self._uneven = deployment.expert_imbalance or 1.0
+        self._uneven = chosen(deployment, Placement).imbalance or 1.0
         own = replace(own, hybrid=any(isinstance(piece, Recurrence) for kind in served.kinds for piece in kind.pieces))
         self._known, self.prices = shelf.prices(machine, formats, deployment, own, prompts=prompts)
         self._experts_known, self.expert_prices = self._known, self.prices
@@ -148,7 +148,8 @@ class PieceTimes:
                 continue
             if isinstance(piece, Experts) and not links:
                 fullest = rows * self._uneven
-                chosen = replace(piece, count=piece.top_k) if self._deployment.alike and piece.ranks == 1 else piece
+                alike = self._deployment.options.alike and piece.ranks == 1
+                chosen = replace(piece, count=piece.top_k) if alike else piece
                 yield self._get(of, chosen, (fullest,), partial(self._piece, chosen, fullest)), times
             elif links in (None, isinstance(piece, Reduce | ExpertAllToAll)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times

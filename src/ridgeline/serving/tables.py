@@ -67,10 +67,10 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
             found[f"nano_{name}"] = getattr(waiting, name).mid
     if table.split is not None:
         found |= {"busy": table.split.busy.mid, "head_busy": table.split.head_busy.mid}
-    if table.apart is not None:
-        found["send"] = table.apart.send.mid
+    if table.attention_ffn is not None:
+        found["send"] = table.attention_ffn.send.mid
     lines = (
-        table.split or table.apart or of(one.deployment, RemoteKV).applied
+        table.split or table.attention_ffn or of(one.deployment, RemoteKV).applied
     )  # steps that more than one thing may bind
     decode = table.nano.decode if table.nano else table.decode if lines else None
     if decode is not None:

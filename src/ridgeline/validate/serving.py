@@ -20,6 +20,7 @@ from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment, Router
 from ridgeline.scenario.serving_words import replaced
+from ridgeline.seams.serving import all_devices, instance_devices
 from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
@@ -137,7 +138,7 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
 
     def of(role: str, pool: Deployment) -> RunSettings:
         run: Run = {
-            "concurrency": job.batch, "isl": prompt, "osl": output, "devices": pool.instance_devices,
+            "concurrency": job.batch, "isl": prompt, "osl": output, "devices": instance_devices(pool),
             "instances": pool.instances, "ep": pool.ep, "dp": pool.dp,
             "disaggregated": float(job.prefill is not None), "date": date[0] if date else "",
             "scenario": row.text("scenario"), "role": role if job.prefill is not None else "",
@@ -220,10 +221,10 @@ def _tuned(job: ServedJob, pool: Deployment, settings: RunSettings) -> Deploymen
         job.model, job.cluster.accelerator, pool, isl=job.prompt_tokens, osl=job.output_tokens,
         fraction=settings.memory_fraction or _FRACTION, narrow_kv=(pool.kv or pool.weights) in _NARROW,
     )  # fmt: skip
-    return replace(
+    return replaced(
         pool,
-        max_seqs=most if pool.max_seqs is None else pool.max_seqs,
-        token_budget=budget if pool.token_budget is None else pool.token_budget,
+        max_seqs=most if pool.options.max_seqs is None else pool.options.max_seqs,
+        token_budget=budget if pool.options.token_budget is None else pool.options.token_budget,
     )
 
 
@@ -342,7 +343,7 @@ def _value(job: ServedJob, found: ReplayedJob, replayed: Replay, metrics: Metric
         return held.weights_bytes + _beside(job, found.engines[-1]) + _cache(job, held)
     if job.metric == "power":
         return _power_w(job, found)
-    devices = sum(one.deployment.devices for one in found.engines)
+    devices = sum(all_devices(one.deployment) for one in found.engines)
     span, requests = measured_span_s(job, traffic, replayed, metrics, quantile)
     started = max(float(np.nanmax(replayed.first_s)), 1e-12)
     more = requests / traffic.requests

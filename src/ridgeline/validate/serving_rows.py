@@ -12,6 +12,7 @@ from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.engine_options import EngineOptions
 from ridgeline.serving.metrics import Objective
 from ridgeline.validate.machines import Machines, find, machines, meant, put
 from ridgeline.validate.rows import Row
@@ -247,7 +248,7 @@ def _deployment(
         weights=precision.weights,
         other_weights=precision.other,
         kv=precision.kv,
-        token_budget=int(budget[1]) if budget and int(budget[1]) >= 1 else None,
+        options=EngineOptions(token_budget=int(budget[1]) if budget and int(budget[1]) >= 1 else None),
         role=role,
     )
 

@@ -18,6 +18,7 @@ from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.graph.model import Model, op_params
 from ridgeline.graph.ops import Region
 from ridgeline.plan.deployment import Deployment
+from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.metrics import Objective
 from ridgeline.validate.serving_rows import ServedJob
 
@@ -291,11 +292,11 @@ def _others(job: ServedJob) -> Iterator[ServedJob]:
     if earlier is not None and job.cluster.accelerator.architecture not in NEWER:
         yield _changed(job, version=earlier)
     pooled = reading("pooled_sequences", program=engine)
-    if pooled is not None and job.prefill is not None and job.deployment.max_seqs is None:
+    if pooled is not None and job.prefill is not None and job.deployment.options.max_seqs is None:
         pool = job.deployment
         most = amount(pooled.text, {"concurrency": job.batch, "instances": pool.instances, "dp": pool.dp})
         if most is not None:
-            held = replace(pool, max_seqs=round(most), graph_max=round(most))
+            held = replaced(pool, max_seqs=round(most), graph_max=round(most))
             yield replace(job, deployment=held, key=(*job.key, "pooled"))
     for part in job.sizes:
         yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name))

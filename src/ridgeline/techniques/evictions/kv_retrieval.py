@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Instance, KVEviction
+from ridgeline.seams.serving import Instance, KVEviction, all_devices
 from ridgeline.seams.technique import param
 
 _RANK_BYTES = 2.0  # of a number of keys of low rank
@@ -134,7 +134,7 @@ def _cores(served: Any) -> Iterator[tuple[int, Any]]:
 
 def sharing(one: Deployment, host: Any) -> int:
     """Devices of a deployment under one host [1]."""
-    return int(min(one.devices, host.devices))
+    return int(min(all_devices(one), host.devices))
 
 
 def host_rate(one: Deployment, host: Any) -> float:

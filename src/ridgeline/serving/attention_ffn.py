@@ -1,4 +1,4 @@
-"""Experts on devices of their own: micro-batches go back and forth between attention's devices and the experts'.
+"""Attention-FFN disaggregation: micro-batches go back and forth between attention's devices and the experts'.
 
 While one micro-batch is with the experts, another is at attention, and others are on their way. Sources:
 MegaScale-Infer (Zhu and others, 2025, arXiv:2504.02263), Janus (Zhang and others, 2025, arXiv:2512.13525).
@@ -10,17 +10,16 @@ at the experts', and on the links one way; A attention ranks, E expert devices, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 
 import numpy as np
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.graph.model import Model
 from ridgeline.lower.pieces import ExpertAllToAll, Experts, Piece, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
+from ridgeline.seams.serving import Disaggregation, Placement, expert_devices, instance_devices, of
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Array, Record
@@ -30,25 +29,25 @@ _ACTIVATION_BYTES = 2.0  # of a number that goes to an expert, or comes back
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApartTables:
-    """What only experts apart have: `send` (T,) one micro-batch of an iteration of T tokens a rank, one way [s]."""
+class AttentionFFNTables:
+    """`send` (T,): one micro-batch of an iteration of T tokens a rank, one way between both kinds of devices [s]."""
 
     send: Seconds
 
 
-def apart_served(served: Served, one: Deployment) -> Served:
+def disaggregated(served: Served, one: Deployment) -> Served:
     """The model with whole experts on devices of their own, and no trade among attention's ranks.
 
     Raises `PlanError` where there are no experts, or their devices do not divide them.
     """
-    devices = one.expert_devices or 0
+    devices = expert_devices(one)
     if not any(isinstance(piece, Experts) for kind in served.kinds for piece in kind.pieces):
         raise PlanError(f"deployment: expert_devices = {devices}, but the model has no experts; leave it out")
 
     def moved(piece: Piece) -> Piece:
         if not isinstance(piece, Experts):
             return piece
-        check_divides(devices, piece.count, one.expert_redundant, "expert_devices")
+        check_divides(devices, piece.count, of(one, Placement).redundant, "expert_devices")
         return replace(piece, inner=piece.inner * (one.tp * one.dp // one.ep), ranks=devices)
 
     kinds = [
@@ -56,50 +55,6 @@ def apart_served(served: Served, one: Deployment) -> Served:
         for kind in served.kinds
     ]
     return replace(served, kinds=tuple(kinds))
-
-
-def replicated(served: Served, one: Deployment) -> Served:
-    """The model with the replicas of its placement: as many experts on a rank as it has slots."""
-    if not one.expert_redundant:
-        return served
-
-    def more(piece: Piece) -> Piece:
-        if not isinstance(piece, Experts):
-            return piece
-        return replace(piece, count=-(-(piece.count + one.expert_redundant) // piece.ranks) * piece.ranks)
-
-    kinds = [replace(kind, pieces=tuple(map(more, kind.pieces))) for kind in served.kinds]
-    return replace(served, kinds=tuple(kinds))
-
-
-def even_imbalance(experts: int, redundant: int, ranks: int) -> float:
-    """Load of the fullest of R ranks over the mean where E experts are asked for alike [1].
-
-    Replicas are spread over experts, and the copies of each, those with fewest first, go to the least loaded ranks with
-    a free slot, one to a rank.
-    """
-    slots = -(-(experts + redundant) // ranks)
-    each, more = divmod(experts + redundant, experts)
-    open_ranks, full = [(0.0, 0)] * ranks, 0.0
-    for copies in [each] * (experts - more) + [each + 1] * more:
-        for load, held in [heappop(open_ranks) for _ in range(min(copies, len(open_ranks)))]:
-            full = max(full, load + 1.0 / copies)
-            if held + 1 < slots:
-                heappush(open_ranks, (load + 1.0 / copies, held + 1))
-    return full * ranks / experts
-
-
-def evenly_placed(one: Deployment, model: Model) -> Deployment:
-    """The deployment with the imbalance of its replicas for even loads, where it says none.
-
-    Raises `PlanError` for replicas of a model without experts.
-    """
-    if not one.expert_redundant or one.expert_imbalance is not None or one.expert_ranks == 1:
-        return one
-    experts = max((block.experts for block in model.graph.blocks.values()), default=0)
-    if not experts:
-        raise PlanError(f"deployment: expert_redundant = {one.expert_redundant}, but {model.name} has no experts")
-    return replace(one, expert_imbalance=even_imbalance(experts, one.expert_redundant, one.expert_ranks))
 
 
 def attention_side(served: Served) -> Served:
@@ -141,14 +96,15 @@ def send_seconds(
     an expert device takes in its share of what all A ranks send. Where the experts' devices are of another kind, those
     of `far`, each end carries its part at the rate of its own nodes' network.
     """
-    devices = float(one.expert_devices or 1)
-    rows = np.maximum(tokens / one.micro_batches, 1.0)
+    applied = of(one, Disaggregation)
+    devices = float(applied.devices)
+    rows = np.maximum(tokens / applied.micro_batches, 1.0)
     total: Seconds | None = None
     for count, piece in expert_layers(served):
         copies = rows * reached_devices(devices, piece.top_k)
         sent, taken = (part * piece.hidden * _ACTIVATION_BYTES for part in (copies / one.tp, copies * one.dp / devices))
         if far is None:
-            found = prices.send(np.maximum(sent, taken), one.instance_devices - 1)
+            found = prices.send(np.maximum(sent, taken), instance_devices(one) - 1)
         else:
             found = _later(prices.outward(sent), far.outward(taken))
         part = found.times(count)
@@ -204,7 +160,7 @@ def _send_s(times: Times, rule: Record, tokens: float) -> float:
 
 
 @clocked
-def apart_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
+def micro_batched_s(times: Times, rule: Record, attention: float, mean: float, most: float) -> float:
     """Micro-batches of `attention` [s] on the slowest of ranks that have `mean` and at most `most` tokens [s]."""
     experts, send = group_s(times, rule, mean, True), _send_s(times, rule, most)
     layers, micro = float(rule.expert_layers), _micro(rule, most)
@@ -214,7 +170,7 @@ def apart_s(times: Times, rule: Record, attention: float, mean: float, most: flo
 
 
 @clocked
-def apart_lines(times: Times, rule: Record, busiest: float, mean: float, least: float) -> Lines:
+def micro_batched_lines(times: Times, rule: Record, busiest: float, mean: float, least: float) -> Lines:
     """The lines of a decode step over a micro-batch's attention, as `clock.decode_lines`.
 
     Whether a round or the busiest resource sets the pace, and whether that is attention.

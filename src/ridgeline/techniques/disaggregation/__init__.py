@@ -1,0 +1,1 @@
+"""Disaggregation: attention and experts on devices of their own."""

@@ -1,0 +1,1 @@
+"""Placement: on which ranks experts lie, and how often."""
