@@ -32,7 +32,9 @@ def answer(words: list[str]) -> str:
 
 
 def words_for(example: Path) -> list[str]:
-    """The command for an example: `predict` or, of traffic, `simulate` when it holds a plan, else `plan`."""
+    """The command for an example: `advise` by its name; `predict` or, of traffic, `simulate` with a plan, else `plan`."""
+    if example.stem.startswith("advise-"):
+        return ["advise", str(example.relative_to(ROOT))]
     scenario = tomllib.loads(example.read_text(encoding="utf-8"))
     planned, path = "plan" in scenario, str(example.relative_to(ROOT))
     if SERVING & set(scenario["workload"]):

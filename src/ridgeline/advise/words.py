@@ -28,6 +28,7 @@ class TechniqueChange:
     one: Technique
     refused: str = ""
     chunks: int | None = None
+    usual_chunks: int = 1  # of the plan that it is put on
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -59,7 +60,7 @@ class TechniqueChange:
     def words(self) -> str:
         """How a person writes it on a command line."""
         word = WORDS.get(self.one.family, "technique")
-        chunks = "" if self.chunks in (None, 1) else f" --chunks {self.chunks}"
+        chunks = "" if self.chunks in (None, self.usual_chunks) else f" --chunks {self.chunks}"
         text = f"'{self.one.text}'" if "(" in self.one.text else self.one.text
         return f"--{word.replace('_', '-')} {text}{chunks}"
 
@@ -110,7 +111,7 @@ def training_techniques(setting: Setting) -> Iterator[TechniqueChange]:
                 continue
             most = max(1, len(setting.model.graph.layers) // plan.pp)
             for chunks in made.chunk_counts(plan.pp, most):
-                yield TechniqueChange(one=made, chunks=chunks)
+                yield TechniqueChange(one=made, chunks=chunks, usual_chunks=plan.chunks)
 
 
 def serving_techniques(setting: Setting) -> Iterator[Change[ServedChoice]]:

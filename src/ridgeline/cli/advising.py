@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.cli.asking import (
     TRAFFIC_NAMES,
@@ -19,6 +19,7 @@ from ridgeline.cli.placing import with_placement
 from ridgeline.cli.screen import busy, printed
 from ridgeline.cli.simulating import measured_only, policies_of
 from ridgeline.errors import InputError, NoPlanError
+from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.serving_fields import BATCH_FIELDS, HOST_FIELDS
 
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ def _of_traffic(given: SimpleNamespace) -> bool:
 
 def _of_serving(given: SimpleNamespace) -> Advice:
     batch = read_flags({"batch": given.words.get("batch")}, BATCH_FIELDS).get("batch")
-    host = read_flags({name: given.words.get(name) for name in _HOST}, HOST_FIELDS)
+    host = _host_of(given)
     measured_only(given.evidence, "--serve")
     words = {name: None if name in _HOST else value for name, value in given.words.items()}
-    asked = with_placement(serving_scenario_of(given.subject, given.on, words))
+    asked = with_placement(serving_scenario_of(given.subject, given.on, words, apart=frozenset(_HOST)))
     if "offload" in asked.stated:
         raise InputError("advice tries the places of weights itself; leave it out, and say --cpu", field="--offload")
 
@@ -93,6 +94,18 @@ def _of_serving(given: SimpleNamespace) -> Advice:
         return advise_serving(
             asked, objective=given.objective, batch=batch, policies=policies_of(asked), host=where
         )  # fmt: skip
+
+
+def _host_of(given: SimpleNamespace) -> dict[str, Any]:
+    """Processors, memory and disk of the host, from flags or from the plan of a scenario file."""
+    host = read_flags({name: given.words.get(name) for name in _HOST}, HOST_FIELDS)
+    if not given.subject.endswith(".toml"):
+        return host
+    from ridgeline.scenario.training import failing, tables_of
+
+    tables, place = tables_of(given.subject)
+    said = {name: value for name, value in tables.get("plan", {}).items() if name in _HOST}
+    return {**read_fields(said, HOST_FIELDS, failing("plan", place)), **host}
 
 
 def _write(path: str, text: str) -> None:

@@ -44,12 +44,14 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
     return scenario_from_words(tables)
 
 
-def serving_scenario_of(subject: str, on: str | None, words: Mapping[str, Any]) -> ServingScenario:
-    """The serving scenario that a command line describes; flags win over the scenario file."""
+def serving_scenario_of(
+    subject: str, on: str | None, words: Mapping[str, Any], *, apart: frozenset[str] = frozenset()
+) -> ServingScenario:
+    """The serving scenario that a command line describes; flags win over the file, whose words `apart` are not read."""
     _refuse_others(words, TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}, "is an option of training, not of serving")
     tables = _tables(subject, on, words, {"workload": TRAFFIC_NAMES, "plan": DEPLOYMENT_NAMES})
     if subject.endswith(".toml"):
-        return read_serving(subject, tables)
+        return read_serving(subject, tables, apart=apart)
     if on is None:
         raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
     return serving_from_words(tables)

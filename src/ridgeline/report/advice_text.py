@@ -13,7 +13,7 @@ from ridgeline.report.blocks import Block, Line, Table, blank, html, labelled, l
 from ridgeline.units import bytes_text, time_text
 
 _BAR = 40  # columns of the longest bar
-_REFUSED, _IDLE = 40, 24  # lines of those that do not apply, or do not help
+_HELPS, _REFUSED, _IDLE = 8, 40, 24  # lines of those that do not apply, or do not help
 _SVG = (860.0, 26.0, 330.0, 380.0)  # px: width, a row, left of the bars, the longest bar
 
 
@@ -119,7 +119,7 @@ def _helps(advice: Advice) -> list[Block]:
     if not advice.helps:
         return []
     blocks: list[Block] = [Line(text="What helps, each alone", strong=True)]
-    for place, one in enumerate(advice.helps, start=1):
+    for place, one in enumerate(advice.helps[:_HELPS], start=1):
         gained = gain_text(one.gain)
         if one.gain is None:
             gained = "fits" if one.fits else f"{bytes_text(one.excess_bytes)} too much left"
@@ -127,6 +127,8 @@ def _helps(advice: Advice) -> list[Block]:
         rows = [("does", one.what), ("because", one.why), ("then", f"{one.then} limits" if one.then else "")]
         rows += [("memory", bytes_text(one.memory_bytes) + " a device"), ("accuracy", one.quality), ("in", one.effort)]
         blocks += [Line(text=f"{name:<10}{text}", indent=5, hang=10) for name, text in rows if text]
+    more = len(advice.helps) - _HELPS
+    blocks += [Line(text=f"and {more} more (--json)", indent=2)] if more > 0 else []
     return [*blocks, blank()]
 
 

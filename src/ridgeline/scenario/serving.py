@@ -59,9 +59,16 @@ class ServingScenario:
     file: str | None = field(default=None, compare=False)
 
 
-def read_serving(path: str | Path, words: Mapping[str, Table]) -> ServingScenario:
-    """The serving scenario in a TOML file, flags laid over it; raises InputError with file, line and field."""
-    return _build(*tables_of(path, words))
+def read_serving(
+    path: str | Path, words: Mapping[str, Table], *, apart: frozenset[str] = frozenset()
+) -> ServingScenario:
+    """The serving scenario in a TOML file, flags laid over it; raises InputError with file, line and field.
+
+    Words of the plan that stand `apart` are left to whoever asks.
+    """
+    tables, place = tables_of(path, words)
+    plan = {name: value for name, value in tables.get("plan", {}).items() if name not in apart}
+    return _build({**tables, **({"plan": plan} if "plan" in tables else {})}, place)
 
 
 def serving_from_words(words: Mapping[str, Table]) -> ServingScenario:
