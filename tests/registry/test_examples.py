@@ -32,7 +32,7 @@ def answer(words: list[str]) -> str:
 
 
 def words_for(example: Path) -> list[str]:
-    """The command for an example: `advise` by its name; `predict` or, of traffic, `simulate` with a plan, else `plan`."""
+    """The command for an example: `advise` by its name; else `predict` or `plan`, of traffic `simulate` or `plan`."""
     if example.stem.startswith("advise-"):
         return ["advise", str(example.relative_to(ROOT))]
     scenario = tomllib.loads(example.read_text(encoding="utf-8"))

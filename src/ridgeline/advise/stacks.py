@@ -17,7 +17,8 @@ from ridgeline.errors import RidgelineError
 
 LEAST_GAIN = 0.005  # definition: of the objective, below which a change is of no use
 _MOST_STEPS = 12  # of a stack
-_NAMED = 14  # changes that are explained to their parts
+_SLOWER = 0.03  # of the objective, by a bound: a change that loses so much in a stack is not tried on longer ones
+_NAMED = 10  # changes that are explained to their parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class Stacker(Generic[S]):
     simulated: int = 0
     refused: dict[str, str] = field(default_factory=dict)  # techniques, by how they are written
     illegal: dict[str, str] = field(default_factory=dict)  # levers
+    slower: set[str] = field(default_factory=set)  # changes that a stack does not try again, as they are written
     promising: set[str] | None = None  # keys and slots that a stack tries; None: all
 
     def bounded(self, state: S, changes: Iterable[Change[S]], *, told: bool = False) -> list[Trial[S]]:
@@ -90,6 +92,8 @@ class Stacker(Generic[S]):
         Changes that compute the same numbers go first; then those whose cost in accuracy somebody measured.
         """
         rows = self.bounded(state, (one for one in self.case.changes(state) if not one.refused and self._hopeful(one)))
+        if now.fits:
+            self.slower |= {one.change.words for one in rows if one.outcome.value > now.value * (1.0 + _SLOWER)}
         rows.sort(key=lambda one: (one.outcome.score, one.change.words))
         for exact in (True, False):
             found = self._best(now, [one for one in rows if one.change.measured and one.change.exact is exact])
@@ -99,7 +103,8 @@ class Stacker(Generic[S]):
 
     def _hopeful(self, change: Change[S]) -> bool:
         """Whether a change is worth a replay in a stack: where bounds say nothing, one that helped alone."""
-        return self.promising is None or (change.key or change.slot) in self.promising
+        known = self.promising is None or (change.key or change.slot) in self.promising
+        return known and change.words not in self.slower
 
     def _best(self, now: TrialOutcome, rows: Iterable[Trial[S]]) -> Trial[S] | None:
         best: Trial[S] | None = None

@@ -97,11 +97,12 @@ class TrainingCase:
         if plan.pp == 1 and not schedule.alone:
             raise PlanError(f"schedule {plan.schedule} needs pp >= 2")
         schedule.check(plan.pp, micro_batches, plan.chunks)
-        step_s = 0.0
-        if self.objective in (TIME, DOLLARS):
-            _, times = one.prepare(plan)
-            step_s = float(step_bound_s(schedule, micro_batches, times, exchange_rules(plan)))
-        return self._outcome(on, step_s)
+        held = self._outcome(on, 0.0)
+        if not held.fits or self.objective not in (TIME, DOLLARS):
+            return held
+        _, times = one.prepare(plan)
+        step_s = float(step_bound_s(schedule, micro_batches, times, exchange_rules(plan)))
+        return replace(held, value=step_s * (1.0 if self.objective == TIME else self.usd_per_s))
 
     def _outcome(self, on: TrainedChoice, step_s: float) -> TrialOutcome:
         one = self.predictor(on)
