@@ -74,6 +74,7 @@ Examples:
         "rent": _option(_TEXT, "--rent", "with --serve: rent the cheapest of H100-SXM=16,L40S", metavar="OFFERS"),
         "evidence": _RUNG,
         "exhaustive": _option(bool, "--exhaustive", "try every schedule, sharding and micro-batch", False),
+        "layerwise": _option(bool, "--layerwise", "also search a strategy for each layer", False),
         "top": _option(int, "--top", "plans to show", 5, min=1, max=100),
         "as_json": _JSON,
     },

@@ -41,6 +41,18 @@ def plan(given: SimpleNamespace) -> None:
             found = search(
                 asked.model, asked.cluster, asked.workload, limits=space, top=given.top, evidence=given.evidence
             )
+            if given.layerwise:
+                from ridgeline.search.layer_plans import LayerPlanSpace, with_layer_plans
+
+                bounds = {name: limits[name] for name in ("max_tp", "max_pp", "max_micro_batch") if name in limits}
+                found = with_layer_plans(
+                    found,
+                    asked.model,
+                    asked.cluster,
+                    asked.workload,
+                    space=LayerPlanSpace(**bounds),
+                    evidence=given.evidence,
+                )
     except NoPlanError as error:
         if given.as_json:
             print_json({"best": [], **refusal(error)})
@@ -64,8 +76,13 @@ def _refuse_idle(given: SimpleNamespace) -> None:
             raise InputError("is an option of serving; add --serve, or leave it out", field=flag)
         if said and given.rent is not None and flag != "--rent":
             raise InputError("--rent chooses machines by their price alone; leave one of them out", field=flag)
-    if given.serve and given.exhaustive:
-        raise InputError("is an option of training; leave it out, or --serve", field="--exhaustive")
+    for flag, said in {"--exhaustive": given.exhaustive, "--layerwise": given.layerwise}.items():
+        if given.serve and said:
+            raise InputError("is an option of training; leave it out, or --serve", field=flag)
+    stated = [name for name in ("framework", *(one.name for one in STATED_FIELDS)) if given.words.get(name) is not None]
+    if given.layerwise and stated:
+        told = "is kept for all layers, and --layerwise chooses each layer's own; leave one of them out"
+        raise InputError(told, field="--" + stated[0].replace("_", "-"))
     if given.rent is not None and given.on is not None:
         raise InputError("--rent chooses among its own offers; leave one of them out", field="--on")
 

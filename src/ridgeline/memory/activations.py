@@ -7,11 +7,12 @@ from functools import partial
 import numpy as np
 
 from ridgeline.memory.profile import PartMemory
-from ridgeline.memory.query import Array, MemoryStage, as_array
+from ridgeline.memory.query import Array, MemoryStage, as_array, summed, widest
 from ridgeline.seams.loss import Logits
 from ridgeline.seams.recompute import RecomputeRule
 
 
+@summed
 def kept_bytes(stage: MemoryStage) -> Array:
     """Bytes of all micro-batches in flight that wait for backward, logits apart [byte]."""
     layers = _layers_kept(stage) + _end_kept(stage, stage.profile.embedding, stage.first)
@@ -36,6 +37,7 @@ def _layers_kept(stage: MemoryStage) -> Array:
     return total
 
 
+@summed
 def earlier_input_bytes(stage: MemoryStage) -> Array:
     """Inputs of 4-bit products that the graphs of earlier micro-batches hold until the next loss is there [byte]."""
     held = as_array(0.0)
@@ -83,6 +85,7 @@ def _logits(stage: MemoryStage) -> Logits:
     )
 
 
+@widest
 def working_set_bytes(stage: MemoryStage) -> Array:
     """Bytes alive inside one layer's backward: what it recomputed and its widest gradients [byte]."""
     largest = as_array(0.0)

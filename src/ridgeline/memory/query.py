@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce, wraps
 from typing import Any, Required, TypedDict
 
 import numpy as np
@@ -103,7 +104,7 @@ class MemoryOptions(TypedDict, total=False):
     (None: dp * cp). `recompute` is the name of a rule, or names, `recompute_layers` of a stage's layers by which a rule
     for whole layers is limited (None: all). `offload_weights` keeps weights, gradients and optimizer states
     on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is the name of one, or names.
-    `runtime` is by default that of the workload's framework.
+    `runtime` is by default that of the workload's framework; `others` are layers of the same stage under other plans.
     """
 
     layers: Required[Mapping[str, ArrayLike]]
@@ -130,6 +131,7 @@ class MemoryOptions(TypedDict, total=False):
     optimizer_in_backward: ArrayLike
     loss: ArrayLike
     runtime: Runtime
+    others: Sequence[MemoryOptions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,12 @@ class MemoryStage:
     offload_weights: Bools
     optimizer_in_backward: Bools
     losses: tuple[tuple[CrossEntropy, Bools], ...]  # each that a plan has, and which plans have it
+    others: tuple[MemoryStage, ...] = ()  # layers of the stage that are run in another way
+
+    @property
+    def parts(self) -> tuple[MemoryStage, ...]:
+        """The stage as parts whose layers are run alike, the first with what is no layer."""
+        return (replace(self, others=()), *self.others)
 
     @property
     def layer_count(self) -> Array:
@@ -193,6 +201,33 @@ def shared_ends(profile: GraphProfile, stages: int) -> GraphProfile:
         table=share(profile.table),
         vocab=-(-profile.vocab // stages),
     )
+
+
+Measured = Callable[[MemoryStage], Array]
+
+
+def summed(measure: Measured) -> Measured:
+    """What a stage holds, added up over its parts."""
+
+    @wraps(measure)
+    def over_parts(stage: MemoryStage) -> Array:
+        if not stage.others:
+            return measure(stage)
+        return np.asarray(sum((measure(part) for part in stage.parts), start=as_array(0.0)))
+
+    return over_parts
+
+
+def widest(measure: Measured) -> Measured:
+    """What one layer of a stage has at once: the most of its parts."""
+
+    @wraps(measure)
+    def over_parts(stage: MemoryStage) -> Array:
+        if not stage.others:
+            return measure(stage)
+        return np.asarray(reduce(np.maximum, (measure(part) for part in stage.parts)))
+
+    return over_parts
 
 
 def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryStage:
@@ -237,4 +272,5 @@ def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryS
         offload_weights=np.asarray(options.get("offload_weights", False), dtype=bool),
         optimizer_in_backward=np.asarray(options.get("optimizer_in_backward", False), dtype=bool),
         losses=tuple((cross_entropy(name), chosen) for name, chosen in each_name(options.get("loss", Plan.loss))),
+        others=tuple(resolve(graph, workload, {**other, "runtime": runtime}) for other in options.get("others", ())),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, PartMemory
-from ridgeline.memory.query import Array, Bools, MemoryStage, as_array
+from ridgeline.memory.query import Array, Bools, MemoryStage, as_array, summed, widest
 
 
 def held_numbers(stage: MemoryStage, kind: str, sharded: Bools) -> Array:
@@ -30,6 +30,7 @@ def held_numbers(stage: MemoryStage, kind: str, sharded: Bools) -> Array:
     return stage.shares.sharded(dense, experts, sharded)
 
 
+@summed
 def weight_bytes(stage: MemoryStage) -> Array:
     """Weights of one rank, on the device or the host: ZeRO-3 keeps a shard, frozen bases their own format [byte]."""
     on, profile = stage.zero >= 3, stage.profile
@@ -42,6 +43,7 @@ def weight_bytes(stage: MemoryStage) -> Array:
     return total
 
 
+@summed
 def constant_bytes(stage: MemoryStage) -> Array:
     """Block constants of a 4-bit base that each rank holds whole on its device, where a program shards none [byte]."""
     if not (stage.runtime.whole_constants and stage.profile.dequantizes):
@@ -49,6 +51,7 @@ def constant_bytes(stage: MemoryStage) -> Array:
     return held_numbers(stage, "quantized", stage.zero > 3) * CONSTANT_BYTES
 
 
+@summed
 def gradient_bytes(stage: MemoryStage) -> Array:
     """Gradients of one rank: ZeRO-2 and 3 keep a shard [byte].
 
@@ -63,6 +66,7 @@ def gradient_bytes(stage: MemoryStage) -> Array:
     return kept * stage.profile.precision.grad_bytes
 
 
+@summed
 def update_copy_bytes(stage: MemoryStage) -> Array:
     """Fp32 copies of fp16 gradients at an update that no ranks share [byte]."""
     precision, copies = stage.profile.precision, stage.runtime.update_fp32_copies
@@ -98,11 +102,13 @@ def optimizer_bytes(stage: MemoryStage) -> Array:
     return master_bytes(stage) + moment_bytes(stage)
 
 
+@summed
 def master_bytes(stage: MemoryStage) -> Array:
     """The fp32 master copy of one rank's share [byte]."""
     return held_numbers(stage, "trained", stage.zero >= 1) * stage.profile.precision.master_bytes
 
 
+@summed
 def moment_bytes(stage: MemoryStage) -> Array:
     """What the optimizer keeps of one rank's share [byte]."""
     return held_numbers(stage, "states", stage.zero >= 1)
@@ -158,15 +164,30 @@ def gathered_bytes(stage: MemoryStage) -> Array:
     program keeps them so, else they count as a layer. A program that counts live numbers instead
     fills its allowance. A rank that holds all shards gathers nothing, unless they are on the host.
     """
-    if not np.any(stage.zero >= 3):
+    if not any(np.any(part.zero >= 3) for part in stage.parts):
         return as_array(0.0)
     runtime = stage.runtime
-    layers = np.minimum(runtime.gathered_layers, stage.layer_count) * _widest(stage, _gathered)
-    ends = _ends(stage, _gathered)
+    layers = _gathered_layers(stage)
+    ends = np.where(_gathers(stage), _ends(stage, _gathered), 0.0)
     held = layers + ends if runtime.gathered_ends else np.maximum(layers, ends)
     allowed = runtime.live_numbers * stage.profile.precision.activation_bytes
-    held = np.maximum(held, np.minimum(allowed, _all(stage, _gathered)))
-    return np.where((stage.zero >= 3) & ((stage.shares.shard < 1.0) | stage.offload_weights), held, 0.0)
+    return np.maximum(held, np.minimum(allowed, _all_gathered(stage)))
+
+
+def _gathers(stage: MemoryStage) -> Bools:
+    """Whether weights are sharded over other ranks, or on the host."""
+    return (stage.zero >= 3) & ((stage.shares.shard < 1.0) | stage.offload_weights)
+
+
+@widest
+def _gathered_layers(stage: MemoryStage) -> Array:
+    layers = np.minimum(stage.runtime.gathered_layers, stage.layer_count) * _widest(stage, _gathered)
+    return np.where(_gathers(stage), layers, 0.0)
+
+
+@summed
+def _all_gathered(stage: MemoryStage) -> Array:
+    return np.where(_gathers(stage), _all(stage, _gathered), 0.0)
 
 
 def _gathered(stage: MemoryStage, part: PartMemory) -> Array:
@@ -181,6 +202,7 @@ def _trained(stage: MemoryStage, part: PartMemory) -> Array:
     return _divided(stage, part.trained)
 
 
+@widest
 def passing_gradient_bytes(stage: MemoryStage) -> Array:
     """Unsharded gradients on their way to a shard, or of one weight to its buffer [byte].
 
@@ -207,6 +229,7 @@ def _largest_weight(stage: MemoryStage) -> Array:
     return largest
 
 
+@summed
 def weight_copy_bytes(stage: MemoryStage) -> Array:
     """Copies of weights in the format of computation [byte].
 
@@ -228,6 +251,7 @@ def head_copy_bytes(stage: MemoryStage) -> Array:
     return stage.last * stage.shares.dense(stage.profile.head.quantized) * wide
 
 
+@widest
 def gathered_input_bytes(stage: MemoryStage) -> Array:
     """One sequence-parallel input gathered to all tokens of the micro-batch [byte].
 

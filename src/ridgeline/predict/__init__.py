@@ -36,14 +36,20 @@ def predict(
     """
     from dataclasses import replace
 
+    from ridgeline.errors import PlanError
     from ridgeline.plan.runnable import check_runs
     from ridgeline.predict.explain import explain
     from ridgeline.predict.predictor import Predictor
     from ridgeline.predict.what_if import plan_sensitivities
+    from ridgeline.seams.registry import STRATEGIES, of_family
     from ridgeline.seams.resolve import rewritten
 
     built = rewritten(model, plan.technique)
     predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
+    if workload.held_to_framework and of_family(STRATEGIES, plan.technique) is not None:
+        raise PlanError(
+            f"plan: {workload.policy.label} runs all layers in one way; leave the framework out, or layer-strategies"
+        )
     check_runs(plan, workload, predictor.split(plan), experts=predictor.limits.experts > 0)
     evaluation = predictor.evaluate(plan)
     found = explain(predictor, evaluation)

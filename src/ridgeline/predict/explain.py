@@ -199,16 +199,23 @@ class _Explainer:
     def ops(self) -> tuple[OpRow, ...]:
         """Every operator of every block kind on one rank, one micro-batch."""
         stages = self.predictor.stages
-        sharder = Sharder(self.predictor.workload, self.it.held.cost.layout)
-        graph = self.predictor.model.graph
+        graph, names = self.predictor.model.graph, np.array(self.predictor.model.graph.layers)
+        (own, _), *_ = runs = self.predictor.groups(self.it.plan)
+        several = len(runs) > 1
         groups = [
-            ("embedding", 1, graph.embedding, None),
-            *((n, graph.layers.count(n), b.ops, b) for n, b in graph.blocks.items()),
-            ("head", 1, graph.head, None),
+            ("embedding", 1, graph.embedding, None, own),
+            *(
+                (f"{n} {number}" if several else n, count, b.ops, b, plan)
+                for number, (plan, chosen) in enumerate(runs)
+                for n, b in graph.blocks.items()
+                if (count := int(np.count_nonzero(names[chosen] == n)))
+            ),
+            ("head", 1, graph.head, None, own),
         ]
         rung = self.evidence()
         rows = []
-        for name, layers, ops, block in groups:
+        for name, layers, ops, block, plan in groups:
+            sharder = Sharder(self.predictor.workload, self.predictor.layout(plan))
             end = sharder.head if name == "head" else sharder.end
             work = sharder.block(block) if block is not None else end(ops)
             merged: dict[str, list[Any]] = {}

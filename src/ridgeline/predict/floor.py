@@ -12,9 +12,11 @@ import numpy as np
 from ridgeline.cost.network import datasheet_links
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.flop import op_flop_per_token
+from ridgeline.plan.plan import Plan
 from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.seams.loss import cross_entropy
 from ridgeline.seams.recompute import ATTENTION, FUSED_ATTENTION, PRODUCT
+from ridgeline.seams.registry import STRATEGIES, of_family
 from ridgeline.training.parts import LINK_PARTS, StageParts
 
 
@@ -24,20 +26,26 @@ def stage_parts(predictor: Predictor, evaluation: Evaluation) -> StageParts:
     return StageParts(
         held=evaluation.held,
         times=evaluation.times,
-        recompute=plan.recompute,
+        recompute=plan.recompute
+        if of_family(STRATEGIES, plan.technique) is None
+        else Plan.recompute,  # else it is in the prices
         recompute_layers=plan.recompute_layers if predictor.stages.rule(plan.recompute).by_layer else None,
     )
 
 
 def recomputed_flop(predictor: Predictor, evaluation: Evaluation, *, attention: str = "full") -> float:
     """Forward FLOP per token that backward repeats [FLOP/token]: what recompute drops, and logits."""
-    again = cross_entropy(evaluation.plan.loss).logits_again()
+    plan = evaluation.plan
+    again = cross_entropy(plan.loss).logits_again()
     logits = sum(float(op_flop_per_token(op, predictor.workload.seq_len)) for op in predictor.model.graph.head)
-    return _dropped_flop(predictor, evaluation, attention) + logits * again
+    if of_family(STRATEGIES, plan.technique) is None:
+        return _dropped_flop(predictor, evaluation, plan, attention) + logits * again
+    shares = ((one, float(chosen.mean())) for one, chosen in predictor.groups(plan))
+    return sum(_dropped_flop(predictor, evaluation, one, attention) * share for one, share in shares) + logits * again
 
 
-def _dropped_flop(predictor: Predictor, evaluation: Evaluation, attention: str) -> float:
-    plan, share = evaluation.plan, 1.0
+def _dropped_flop(predictor: Predictor, evaluation: Evaluation, plan: Plan, attention: str) -> float:
+    share = 1.0
     rule = predictor.stages.rule(plan.recompute)
     if rule.by_layer and plan.recompute_layers is not None:
         per_stage = evaluation.held.counts.sum(axis=(1, 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import cross_entropy
+from ridgeline.seams.registry import STRATEGIES, of_family
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import step_bound_s
 from ridgeline.training.exchanges import Sharding, exchange_rules
@@ -97,13 +98,9 @@ class Predictor:
         copies = pipeline_schedule(plan.schedule).copies
         return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks // copies)
 
-    def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
-        """Prices and layers of every stage of a plan, and their times."""
-        schedule = pipeline_schedule(plan.schedule)
-        cost = self.stages.shared(self.price(plan), schedule, plan.pp)
-        cost = cost.with_logits(cross_entropy(plan.loss).logits_again())
-        held = self.stages.held(cost, self.split(plan), schedule, plan.chunks)
-        sharding = Sharding(
+    def sharding(self, plan: Plan) -> Sharding:
+        """What a plan chooses about model states."""
+        return Sharding(
             dp=plan.dp,
             pp=plan.pp,
             zero=plan.zero,
@@ -111,10 +108,19 @@ class Predictor:
             offload_optimizer=int(plan.offload_optimizer),
             offload_weights=int(plan.offload_weights),
         )
+
+    def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
+        """Prices and layers of every stage of a plan, and their times."""
+        if of_family(STRATEGIES, plan.technique) is not None:
+            return self._prepare_layered(plan)
+        schedule = pipeline_schedule(plan.schedule)
+        cost = self.stages.shared(self.price(plan), schedule, plan.pp)
+        cost = cost.with_logits(cross_entropy(plan.loss).logits_again())
+        held = self.stages.held(cost, self.split(plan), schedule, plan.chunks)
         times = self.stages.times(
             held,
             recompute=plan.recompute,
-            sharding=sharding,
+            sharding=self.sharding(plan),
             recompute_layers=plan.recompute_layers,
             schedule=schedule,
         )
@@ -126,9 +132,54 @@ class Predictor:
             )
         return held, times
 
+    def groups(self, plan: Plan) -> tuple[tuple[Plan, NDArray[np.bool_]], ...]:
+        """The plan as layers that are run alike see it, with which layers (L,) they are; the whole plan's own first."""
+        if of_family(STRATEGIES, plan.technique) is None:
+            return ((plan, np.ones(self.limits.layers, dtype=bool)),)
+        from ridgeline.seams.layers import layer_plans
+
+        each = layer_plans(plan, self.limits.layers)
+        own = replace(plan, technique=(), sequence_parallel=plan.sequence_parallel and plan.tp > 1)
+        return tuple((one, np.array([it == one for it in each])) for one in dict.fromkeys((own, *each)))
+
+    def _prepare_layered(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
+        """As `prepare`, where layers have strategies of their own."""
+        from ridgeline.seams.layers import layer_plans
+        from ridgeline.training.layerwise import LayerGroup, chain_relayouts, layered_times, merged
+
+        schedule, split = pipeline_schedule(plan.schedule), self.split(plan)
+        places = schedule.layer_places(plan.pp, plan.chunks)
+        again = cross_entropy(plan.loss).logits_again()
+        groups = []
+        for number, (own, chosen) in enumerate(self.groups(plan)):
+            held = self.stages.held(self.price(own).with_logits(again), split, schedule, plan.chunks, chosen=chosen)
+            if number:
+                held = replace(held, first=held.first * 0, last=held.last * 0)
+            groups.append(LayerGroup(plan=own, sharding=self.sharding(own), held=held))
+        layouts = [self.layout(own) for own in layer_plans(plan, self.limits.layers)]
+        by_place = np.searchsorted(np.cumsum(split), np.arange(len(layouts)), side="right")
+        changes = chain_relayouts(self.stages, self.layout(groups[0].plan), layouts, by_place, int(places.max()) + 1)
+        relayouts = changes[:, places]
+        return merged(groups, relayouts), layered_times(self.stages, groups, relayouts, schedule)
+
+    def check(self, plan: Plan) -> None:
+        """Raises `PlanError` for an illegal plan, or one whose layers' strategies are."""
+        check(plan, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
+        if of_family(STRATEGIES, plan.technique) is None:
+            return
+        for name in ("offload_optimizer", "offload_activations", "offload_weights", "optimizer_in_backward"):
+            if getattr(plan, name):
+                raise PlanError(f"plan: {name} with a strategy for each layer is not modelled; leave one of them out")
+        if pipeline_schedule(plan.schedule).barriers():
+            raise PlanError(f"plan: schedule {plan.schedule} with a strategy for each layer is not modelled; use 1f1b")
+        if plan.recompute_layers is not None:
+            raise PlanError("plan: recompute_layers with a strategy for each layer; say it in the runs instead")
+        for own, _ in self.groups(plan):
+            check(own, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
+
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
-        check(plan, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
+        self.check(plan)
         if plan.technique != self.model.techniques:
             raise PlanError(
                 f"plan: technique {', '.join(plan.technique) or 'none'}, the predictor's model has"
@@ -152,6 +203,12 @@ class Predictor:
             timeline=simulate(tasks),
         )
 
+    def bound_s(self, plan: Plan) -> float:
+        """Lower bound of a step of a plan in closed form [s]."""
+        micro_batches = plan.micro_batches(self.workload.global_batch)
+        schedule = pipeline_schedule(plan.schedule)
+        return float(step_bound_s(schedule, micro_batches, self.prepare(plan)[1], exchange_rules(plan)))
+
     def memory(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
         held = self._in_flight(plan)
@@ -171,8 +228,18 @@ class Predictor:
 
     def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> MemoryOptions:
         """What is asked about the memory of a plan's stages."""
+        own, *others = self.groups(plan) if of_family(STRATEGIES, plan.technique) is not None else ((plan, None),)
+        found = self.of_layers(*own, in_flight=in_flight)
+        for other in others:
+            found.setdefault("others", []).append(  # type: ignore[attr-defined]
+                {**self.of_layers(*other, in_flight=in_flight), "first": False, "last": False}
+            )
+        return found
+
+    def of_layers(self, plan: Plan, chosen: NDArray[np.bool_] | None, *, in_flight: NDArray[Any]) -> MemoryOptions:
+        """What is asked about the memory of stages of which some layers are `chosen` (L,); None: all."""
         schedule = pipeline_schedule(plan.schedule)
-        counts, first, last = self.stages.spread(self.split(plan), schedule, plan.chunks)
+        counts, first, last = self.stages.spread(self.split(plan), schedule, plan.chunks, chosen=chosen)
         micro_batches = plan.micro_batches(self.workload.global_batch)
         per_stage = counts.sum(axis=1)
         return MemoryOptions(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _GROUP = "ridgeline.techniques"
+STRATEGIES = "strategies"  # the family that says how each layer is run
 _FOLDER = Path(__file__).parents[1] / "techniques"
 _KEY = re.compile(r'^    key(?:: ClassVar\[str\])? = "([^"]+)"', re.MULTILINE)
 
@@ -40,6 +41,13 @@ def modules(family: str) -> Mapping[str, str]:
     if taken:
         raise PlanError(f"technique '{taken[0]}' of {others[taken[0]]}: the key is taken by one built in; rename it")
     return own | dict(sorted(others.items()))
+
+
+@cache
+def of_family(family: str, texts: tuple[str, ...]) -> Technique | None:
+    """The technique of a family among those that a plan or deployment lists; None where it lists none."""
+    keys = {text: text.partition("(")[0].strip() for text in texts}
+    return next((technique(family, text) for text, key in keys.items() if family_of(key) == family), None)
 
 
 @cache

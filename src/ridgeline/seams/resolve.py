@@ -67,6 +67,8 @@ def rewritten(model: Model, texts: Sequence[str]) -> Model:
         )
     graph = model.graph
     for one in together(map(listed, texts)):
+        if one.in_plan:
+            continue
         if not isinstance(one, GraphRewrite):
             raise PlanError(
                 f"{one.key} is one of the {one.family}, which a plan or workload names by a word of their own"

@@ -60,7 +60,8 @@ class Technique:
     """One idea that fills seams. A subclass is a frozen dataclass whose fields are its parameters (`param`).
 
     `key` is the word that people write; `family` the folder that it is in, of which a scenario has one, as it has one
-    optimizer, unless they are not `exclusive`. `source` are keys of `data/sources.bib`,
+    optimizer, unless they are not `exclusive`; `in_plan` says that a plan lists it though it leaves the model as it
+    is. `source` are keys of `data/sources.bib`,
     or an address where the file is not of this package. `owns` are the slots that it fills alone: two owners of a slot
     are refused. `needs` are slots that something must fill. `quality` says what it costs in accuracy and who measured
     it (`accuracy`, or `EXACT`; None where nobody is known to have), `claims` what its authors say that it gains,
@@ -72,6 +73,7 @@ class Technique:
     key: ClassVar[str] = ""
     family: ClassVar[str] = ""
     exclusive: ClassVar[bool] = True
+    in_plan: ClassVar[bool] = False
     source: ClassVar[tuple[str, ...]] = ()
     owns: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()

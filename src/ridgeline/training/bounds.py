@@ -185,6 +185,10 @@ class StepBound:
         self.alone_s = weights if self.split else inputs + weights  # the task that makes gradients
         self.whole_s = inputs if self.split else self.alone_s  # the backward task that needs weights
         self.pieces = times.pieces
+        self.once_s = tuple(  # of layers that exchange once a step beside others that do so more often
+            by_stage(over_chunks(whole - each)) if whole is not each else None
+            for whole, each in ((times.first_gather_s, times.gather_s), (times.last_reduce_s, times.reduce_s))
+        )
         self.gathers_s, self.reduces_s = (by_stage(over_chunks(each)) for each in (times.gather_s, times.reduce_s))
         self.optimizer_s = by_stage(times.optimizer_s)
         self.work_s = by_stage(over_chunks(forward + inputs + worked))
@@ -213,38 +217,48 @@ class StepBound:
         start = gather_hidden * self._delay(always, once)
         end = reduce_hidden * self._spill(often, always * gather_hidden)
         body = self.pipeline_s + start + end
+        many = gather_hidden * (2 * m * always + once) * gathers
+        many = many + reduce_hidden * np.where(often > 0, m, 1.0) * reduces
+        shown, late = (1 - gather_hidden) * once * gathers, (1 - reduce_hidden) * (1 - often) * reduces
+        if self.once_s[0] is not None:
+            many, shown = many + gather_hidden * self.once_s[0], shown + (1 - gather_hidden) * self.once_s[0]
+        if self.once_s[1] is not None:
+            many, late = many + reduce_hidden * self.once_s[1], late + (1 - reduce_hidden) * self.once_s[1]
         if np.any(always) or np.any(often):
             longer = self._repeated(always, often, gather_hidden, reduce_hidden)
             work = m * (self.work_s + longer)
             body = np.maximum(body, (self.path_s + work).max(axis=0) + start + end)
-        many = gather_hidden * (2 * m * always + once) * gathers
-        many = many + reduce_hidden * np.where(often > 0, m, 1.0) * reduces
+            if self.once_s[1] is not None:
+                body = np.maximum(body, (self.path_s + work + late).max(axis=0) + start)
         body = np.maximum(body, many.max(axis=0))
         if not np.all(reduce_hidden):  # reductions after the stage's own work
-            late = (1 - reduce_hidden) * (1 - often)
-            body = np.maximum(body, (m * self.work_s + late * reduces).max(axis=0))
-            body = np.maximum(body, self.pipeline_s + start + self._last(late * reduces))
-        shown = (1 - gather_hidden) * once * gathers
+            body = np.maximum(body, (m * self.work_s + late).max(axis=0))
+            body = np.maximum(body, self.pipeline_s + start + self._last(late))
         return np.asarray(body + (self.optimizer_s + shown).max(axis=0))
 
     def _delay(self, always: Floats, once: Floats) -> Floats:
         """What a hidden gather adds before the first forward ends [s]."""
-        whole, forward = self.gather_s[..., 0, 0], self.forward_s[..., 0, 0]
+        forward, often = self.forward_s[..., 0, 0], self.gather_s[..., 0, 0]
+        whole = often if self.once_s[0] is None else self.times.first_gather_s[..., 0, 0]
         rest = 1 - 1 / self.pieces[0, 0]
         slow = SLOWDOWN() * np.minimum(whole, forward)
         delay = np.maximum(whole * (1 - rest), whole - (forward + slow) * rest)
-        return np.asarray(np.where(always > 0, delay, once * (delay + slow)))
+        first = delay if self.once_s[0] is None else delay + slow - SLOWDOWN() * np.minimum(often, forward)
+        return np.asarray(np.where(always > 0, first, once * (delay + slow)))
 
     def _spill(self, often: Floats, gathered: Floats) -> Floats:
         """What a hidden reduction adds after the last gradient, whose task hidden gathers may slow too [s]."""
         at = (..., slice(None), slice(None)) if self.split else (..., 0, 0)
         if self.split:
             often, gathered = often[..., None, None], gathered[..., None, None] * 0.0
-        reduce, gather, backward = self.reduce_s[at], self.gather_s[at], self.alone_s[at]
+        each, gather, backward = self.reduce_s[at], self.gather_s[at], self.alone_s[at]
+        reduce = each if self.once_s[1] is None else self.times.last_reduce_s[at]
         rest = 1 - 1 / self.pieces[at]
         slow = SLOWDOWN() * np.minimum(reduce, backward)
         longer = backward + slow + gathered * SLOWDOWN() * np.minimum(gather, backward)
         spill = np.maximum(reduce * (1 - rest), reduce - longer * rest) + (1 - often) * slow
+        if self.once_s[1] is not None:
+            spill = spill + often * (slow - SLOWDOWN() * np.minimum(each, backward))
         return np.asarray(spill.min(axis=(-1, -2)) if self.split else spill)
 
     def _repeated(self, always: Floats, often: Floats, gather_hidden: Floats, reduce_hidden: Floats) -> Floats:

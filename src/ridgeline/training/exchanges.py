@@ -20,6 +20,7 @@ from ridgeline.lower.params import RankParams
 from ridgeline.lower.work import Collective, CollectiveKind, Layout, Number, Phase
 from ridgeline.memory.profile import EIGHT_BIT_BYTES, NF4_BYTES
 from ridgeline.plan.plan import Plan
+from ridgeline.seams.registry import STRATEGIES, of_family
 
 SLOWDOWN = partial(constant, "overlap.compute_slowdown")  # share of the shorter of the two by which compute grows
 
@@ -37,10 +38,11 @@ class ShardExchange:
 
 def exchange_rules(plan: Plan) -> ShardExchange:
     """The exchanges that a plan's sharding asks for."""
+    mixed = of_family(STRATEGIES, plan.technique) is not None  # each layer's exchange is told apart by its times
     return ShardExchange(
-        gather_once=int(plan.zero in (1, 2)),
-        gather_always=int(plan.zero == 3),
-        reduce_always=int(plan.zero >= 2),
+        gather_once=int(plan.zero in (1, 2) and not mixed),
+        gather_always=int(plan.zero == 3 or mixed),
+        reduce_always=int(plan.zero >= 2 or mixed),
         overlap_gather=int(plan.overlap_weights),
         overlap_reduce=int(plan.overlap_gradients),
     )

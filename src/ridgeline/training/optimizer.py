@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,24 @@ class RankUpdate:
     shards: Number = 1
     offload: Number = 0
     resident: Number = 0
+
+
+def added(updates: Sequence[RankUpdate]) -> RankUpdate:
+    """What one rank updates of tensors that are sharded in different ways, offloaded alike."""
+
+    def total(name: str) -> NDArray[np.float64]:
+        return np.asarray(sum(np.asarray(getattr(one, name), dtype=float) for one in updates))
+
+    tensors = total("tensors")
+    owned = sum(np.asarray(one.tensors, dtype=float) / one.shards for one in updates)
+    return replace(
+        updates[0],
+        numbers=total("numbers"),
+        moved_bytes=total("moved_bytes"),
+        flop=total("flop"),
+        tensors=tensors,
+        shards=np.where(np.asarray(owned) > 0, tensors / np.maximum(owned, 1e-300), 1.0),
+    )
 
 
 def optimizer_seconds(update: RankUpdate, *, workload: Workload, machine: Machine) -> NDArray[np.float64]:

@@ -48,9 +48,15 @@ class StageParts:
 
     def tables(self) -> dict[str, PartTable]:
         """Every part of the stage times; they add up to them [s]."""
+        changed = self.held.relayouts
         copies = (self.times.gather_copy_s, self.times.reduce_copy_s)
         gathered, reduced = (np.zeros(self.held.first.shape) + each for each in copies)
         found = {part: self._table(partial(_part, part)) for part in PARTS}
+        if changed is not None:
+            link = found["tensor link"]
+            found["tensor link"] = replace(
+                link, forward_s=link.forward_s + changed[0], backward_input_s=link.backward_input_s + changed[1]
+            )
         found["launch"] = _with_messages(found["launch"], self.times)
         found["copies"] = PartTable(forward_s=gathered, backward_input_s=gathered, backward_weight_s=reduced)
         waits = (self.times.host_wait_s, self.times.host_back_wait_s)

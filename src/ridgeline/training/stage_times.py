@@ -53,6 +53,7 @@ class StageLayers:
     """Which layers and ends every stage and chunk holds, and their prices.
 
     `counts` (P, v, kinds) of the block kinds `names`; `first`, `last` (P, v) are 1 where embedding and head are.
+    `relayouts` (2, P, v) [s] is what changes of layout between layers take, forward and backward; None where none do.
     """
 
     cost: LayoutCost
@@ -60,6 +61,7 @@ class StageLayers:
     counts: NDArray[np.int64]
     first: Floats
     last: Floats
+    relayouts: Floats | None = None
 
     def layers(self, read: Callable[[BlockCost], Number]) -> Floats:
         """What `read` takes from each layer's cost, over each chunk's layers, (..., P, v)."""
@@ -103,6 +105,8 @@ class StageTimes:
     does not work that long.
     `host_copy_s` is the time in which the host link takes what a chunk's forward keeps, and again gives it back;
     `host_wait_s` of each forward and `host_back_wait_s` of each backward is what that takes longer than the compute.
+    Where layers of a chunk are sharded in different ways, `gather_once_s` is collected once a step beside what
+    `gather_s` collects, and `reduce_once_s` reduced once.
     `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
     tied embedding's gradients over the first and the last stage. `shared` are passes that all stages take part in.
     """
@@ -126,3 +130,15 @@ class StageTimes:
     host_wait_s: Floats | float = 0.0
     host_back_wait_s: Floats | float = 0.0
     shared: SharedPasses | None = None
+    gather_once_s: Floats | float = 0.0
+    reduce_once_s: Floats | float = 0.0
+
+    @property
+    def first_gather_s(self) -> Floats:
+        """Seconds to collect weights for the first forward of a step, those that stay collected among them."""
+        return self.gather_s + self.gather_once_s if np.any(self.gather_once_s) else self.gather_s
+
+    @property
+    def last_reduce_s(self) -> Floats:
+        """Seconds to reduce gradients after the last backward of a step, those that were kept until then among them."""
+        return self.reduce_s + self.reduce_once_s if np.any(self.reduce_once_s) else self.reduce_s

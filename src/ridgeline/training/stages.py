@@ -35,7 +35,7 @@ from ridgeline.training.exchanges import (
     exchanged_s,
     send_tables,
 )
-from ridgeline.training.optimizer import RankUpdate, optimizer_seconds
+from ridgeline.training.optimizer import RankUpdate, added, optimizer_seconds
 from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes, on_chunks
 
 Floats = NDArray[np.float64]
@@ -105,25 +105,34 @@ class StageModel:
         return recompute_rule(recompute, self.workload.policy.selective)
 
     def spread(
-        self, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int
+        self, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int, *, chosen: Bools | None = None
     ) -> tuple[NDArray[np.int64], Floats, Floats]:
         """Layers of each block kind (P, v, kinds), embeddings and heads (P, v) of every stage and chunk [1].
 
-        `split` are the layers of each place in one chain. Shares of the ends are with the first chunk of each stage.
+        `split` are the layers of each place in one chain; `chosen` (L,) are those that count (None: all). Shares of the
+        ends are with the first chunk of each stage.
         """
         places = schedule.layer_places(len(split) * schedule.copies // chunks, chunks)
         kinds = np.array([self.block_names.index(name) for name in self.model.graph.layers])
         place_of_layer = np.searchsorted(np.cumsum(split), np.arange(len(kinds)), side="right")
         table = np.zeros((len(split), len(self.block_names)), dtype=np.int64)
-        np.add.at(table, (place_of_layer, kinds), 1)
+        np.add.at(table, (place_of_layer, kinds), 1 if chosen is None else chosen.astype(np.int64))
         first, last = (places == 0).astype(float), (places == places.max()).astype(float)
         if schedule.barriers():
             first = last = np.broadcast_to(np.arange(chunks) == 0, places.shape).astype(float)
         return table[places], first, last
 
-    def held(self, cost: LayoutCost, split: tuple[int, ...], schedule: PipelineSchedule, chunks: int) -> StageLayers:
+    def held(
+        self,
+        cost: LayoutCost,
+        split: tuple[int, ...],
+        schedule: PipelineSchedule,
+        chunks: int,
+        *,
+        chosen: Bools | None = None,
+    ) -> StageLayers:
         """What `spread` says, with its prices."""
-        counts, first, last = self.spread(split, schedule, chunks)
+        counts, first, last = self.spread(split, schedule, chunks, chosen=chosen)
         return StageLayers(cost=cost, names=self.block_names, counts=counts, first=first, last=last)
 
     def times(
@@ -158,7 +167,7 @@ class StageModel:
         apart = 2.0 - (at == 0) - (at == at.max())
         neighbours = np.where(np.asarray(sharding.pp)[..., None, None] > 1, apart, 0.0)
         messages = neighbours * self.pricer.message_seconds()
-        turns, back_turns = self._turns(held, sharding)
+        turns, back_turns = self.turns((held, sharding))
         return StageTimes(
             forward_s=forward + copies.gathered_s + messages + turns,
             backward_input_s=inputs + copies.gathered_s + messages + back_turns,
@@ -168,7 +177,7 @@ class StageModel:
             gather_s=gather,
             reduce_s=reduce,
             pieces=np.maximum(1, held.counts.sum(axis=-1)),
-            optimizer_s=self._update(held, sharding) + exchanged,
+            optimizer_s=self.update_s((held, sharding)) + exchanged,
             gather_copy_s=copies.gathered_s,
             reduce_copy_s=copies.reduced_s,
             exchanged_s=exchanged,
@@ -198,17 +207,24 @@ class StageModel:
             barriers_s=tuple(map(np.asarray, ends)),
         )  # fmt: skip
 
-    def _turns(self, held: StageLayers, sharding: Sharding) -> tuple[Floats, Floats]:
+    def turns(self, *parts: tuple[StageLayers, Sharding]) -> tuple[Floats, Floats]:
         """Host time of a micro-batch at one chunk beside its layers, forward and backward, less the device's work [s].
 
-        Where weights are sharded, what collects and lets go of them around each layer comes on top.
+        Where weights are sharded, what collects and lets go of them around each layer comes on top. Layers of a chunk
+        that are sharded in different ways are `parts`.
         """
         python = self.pricer.python_seconds
-        whole = np.asarray(sharding.zero)[..., None, None] >= WEIGHTS
-        forward = python("turn") + _where(whole, python("sharded.turn") + self._collected(held, "forward"))
-        ahead, *behind = (held.chunks(partial(_phase, part, what="ahead")) for part in _PARTS)
-        backward = _where(whole, self._collected(held, "backward"))
-        return np.maximum(forward - ahead, 0.0), np.maximum(backward - sum(behind), 0.0)
+        forward: Floats | float = python("turn")
+        backward: Floats | float = 0.0
+        ahead, behind = [], []
+        for held, sharding in parts:
+            whole = np.asarray(sharding.zero)[..., None, None] >= WEIGHTS
+            forward = forward + _where(whole, python("sharded.turn") + self._collected(held, "forward"))
+            backward = backward + _where(whole, self._collected(held, "backward"))
+            before, *after = (held.chunks(partial(_phase, part, what="ahead")) for part in _PARTS)
+            ahead.append(before)
+            behind.append(sum(after))
+        return np.maximum(forward - sum(ahead), 0.0), np.maximum(backward - sum(behind), 0.0)
 
     def _collected(self, held: StageLayers, when: str) -> Floats:
         """Host time around a chunk's layers whose weights are sharded, by layer and by trained tensor [s]."""
@@ -304,8 +320,19 @@ class StageModel:
         )
         return np.asarray(gather), np.asarray(reduce)
 
-    def _update(self, held: StageLayers, sharding: Sharding) -> Floats:
-        """Seconds of the optimizer update of each stage, (..., P)."""
+    def update_s(self, *parts: tuple[StageLayers, Sharding]) -> Floats:
+        """Seconds of the optimizer update of each stage, (..., P); layers sharded in different ways are `parts`."""
+        work = [self._update(held, sharding) for held, sharding in parts]
+        updated_s = optimizer_seconds(
+            work[0] if len(work) == 1 else added(work), workload=self.workload, machine=self.machine
+        )
+        for held, sharding in parts:
+            whole = np.asarray(sharding.zero)[..., None] >= WEIGHTS
+            updated_s = updated_s + _where(whole, self._collected(held, "step").sum(axis=-1))
+        return np.asarray(updated_s)
+
+    def _update(self, held: StageLayers, sharding: Sharding) -> RankUpdate:
+        """What one rank of each stage updates, (..., P)."""
         layout = held.cost.layout
         ranks = np.asarray(layout.cp) * sharding.dp
         expert_ranks = np.maximum(1, ranks * layout.tp / (np.asarray(layout.ep) * layout.etp))
@@ -313,7 +340,7 @@ class StageModel:
         group = np.where(limited, np.minimum(sharding.zero_group, ranks), ranks)
         expert_group = np.where(limited, np.minimum(group, expert_ranks), expert_ranks)
         shards, expert_shards = (np.where(sharded, each, 1)[..., None] for each in (group, expert_group))
-        update = RankUpdate(
+        return RankUpdate(
             numbers=held.per_stage("trained_dense") / shards + held.per_stage("trained_expert") / expert_shards,
             moved_bytes=held.per_stage("moved_dense") / shards + held.per_stage("moved_expert") / expert_shards,
             flop=held.per_stage("update_flop") / (shards[..., 0] * np.asarray(layout.tp))[..., None],
@@ -322,9 +349,6 @@ class StageModel:
             offload=np.asarray(sharding.offload_optimizer)[..., None],
             resident=np.asarray(sharding.offload_weights)[..., None],
         )
-        updated_s = optimizer_seconds(update, workload=self.workload, machine=self.machine)
-        whole = np.asarray(sharding.zero)[..., None] >= WEIGHTS
-        return np.asarray(updated_s + _where(whole, self._collected(held, "step").sum(axis=-1)))
 
 
 def _covered(held: StageLayers, recompute_layers: Number | None) -> Number:

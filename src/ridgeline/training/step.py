@@ -92,29 +92,29 @@ class _StepBuilder:
         self.kind = base.kind[: self.compute].astype(np.int64)
         self.chunk = base.chunk[: self.compute].astype(np.int64)
         self.micro = base.micro_batch[: self.compute]
-        self.needs_gather, self.needs_reduce = self._flags(sequence)
+        self.gather_s, self.reduce_s = self._exchanged(sequence)
+        self.needs_gather, self.needs_reduce = self.gather_s > 0, self.reduce_s > 0
 
-    def _flags(self, sequence: Order) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which compute tasks wait for weights, and which are followed by a reduction."""
+    def _exchanged(self, sequence: Order) -> tuple[Floats, Floats]:
+        """Seconds of the weights that each compute task waits for, and of the gradients reduced after it."""
         is_forward = self.kind == FORWARD
         makes_gradient = (self.kind == BACKWARD) | (self.kind == BACKWARD_WEIGHT)
         uses_weights = self.kind < BACKWARD_WEIGHT
         slot = self.stage * sequence.chunks + self.chunk
-        gather = np.zeros(self.compute, dtype=bool)
-        reduce = np.zeros(self.compute, dtype=bool)
-        if self.rules.gather_always:
-            gather = uses_weights
-        elif self.rules.gather_once and self.rules.overlap_gather:
-            gather[np.unique(np.where(is_forward, slot, -1), return_index=True)[1]] = True
-            gather &= is_forward
-        if self.rules.reduce_always:
-            reduce = makes_gradient
-        elif self.rules.overlap_reduce:
+        first = np.zeros(self.compute, dtype=bool)
+        last = np.zeros(self.compute, dtype=bool)
+        if self.rules.overlap_gather:
+            first[np.unique(np.where(is_forward, slot, -1), return_index=True)[1]] = True
+            first &= is_forward
+        if self.rules.overlap_reduce:
             reversed_slots = np.where(makes_gradient, slot, -1)[::-1]
-            reduce[self.compute - 1 - np.unique(reversed_slots, return_index=True)[1]] = True
-            reduce &= makes_gradient
-        gather &= self.times.gather_s[self.stage, self.chunk] > 0
-        reduce &= self.times.reduce_s[self.stage, self.chunk] > 0
+            last[self.compute - 1 - np.unique(reversed_slots, return_index=True)[1]] = True
+            last &= makes_gradient
+        gathers = uses_weights if self.rules.gather_always else first & bool(self.rules.gather_once)
+        reduces = makes_gradient if self.rules.reduce_always else last
+        at, times = (self.stage, self.chunk), self.times
+        gather = np.where(first & gathers, times.first_gather_s[at], np.where(gathers, times.gather_s[at], 0.0))
+        reduce = np.where(last & reduces, times.last_reduce_s[at], np.where(reduces, times.reduce_s[at], 0.0))
         return gather, reduce
 
     def build(self) -> TaskGraph:
@@ -139,12 +139,8 @@ class _StepBuilder:
         """Durations with what a hidden exchange takes from the compute it runs beside [s]."""
         duration = self.base.duration_s.copy()
         own = self.base.duration_s[: self.compute]
-        gather = np.minimum(self.times.gather_s[self.stage, self.chunk], own) * (
-            self.needs_gather & bool(self.rules.overlap_gather)
-        )
-        reduce = np.minimum(self.times.reduce_s[self.stage, self.chunk], own) * (
-            self.needs_reduce & bool(self.rules.overlap_reduce)
-        )
+        gather = np.minimum(self.gather_s, own) * bool(self.rules.overlap_gather)
+        reduce = np.minimum(self.reduce_s, own) * bool(self.rules.overlap_reduce)
         duration[: self.compute] += SLOWDOWN() * (gather + reduce)
         return duration
 
@@ -170,7 +166,7 @@ class _StepBuilder:
             count = float(self.times.pieces[stage, chunk])
             micro = int(self.micro[task])
             if self.needs_gather[task]:
-                whole = float(self.times.gather_s[stage, chunk])
+                whole = float(self.gather_s[task])
                 on = stage if not self.rules.overlap_gather else extra.link(stage)
                 if on == stage:
                     extra.inline(whole, int(head[task]))
@@ -182,7 +178,7 @@ class _StepBuilder:
                     rest = extra.add(GATHER, whole * (count - 1) / count, on, micro, chunk, stage)
                     waits += [_pair(int(head[task]), early), _pair(int(tail[task]), rest)]
             if self.needs_reduce[task]:
-                whole = float(self.times.reduce_s[stage, chunk])
+                whole = float(self.reduce_s[task])
                 if not self.rules.overlap_reduce:
                     extra.inline(whole, int(tail[task]))
                 else:
@@ -206,16 +202,18 @@ class _StepBuilder:
         finals: list[int] = []
         for stage in range(self.stages):
             finals.append(int(tail[(stage + 1) * self.width - 1]))
-            if not rules.overlap_reduce and not rules.reduce_always and float(times.reduce_s[stage].sum()) > 0:
-                late = extra.add(REDUCE, float(times.reduce_s[stage].sum()), stage, 0, 0, stage)
+            left_s = times.last_reduce_s - times.reduce_s if rules.reduce_always else times.last_reduce_s
+            if not rules.overlap_reduce and float(left_s[stage].sum()) > 0:
+                late = extra.add(REDUCE, float(left_s[stage].sum()), stage, 0, 0, stage)
                 waits.append(_pair(late, finals[-1]))
                 finals.append(late)
         finals += extra.last_reduces()
         for stage in range(self.stages):
             update = extra.add(UPDATE, float(times.optimizer_s[stage]), stage, 0, 0, stage)
             waits.append((np.full(len(finals), update), np.asarray(finals)))
-            if rules.gather_once and not rules.overlap_gather:
-                extra.add(GATHER, float(times.gather_s[stage].sum()), stage, 0, 0, stage)
+            left_s = times.first_gather_s - times.gather_s if rules.gather_always else times.first_gather_s
+            if (rules.gather_once or np.any(times.gather_once_s)) and not rules.overlap_gather:
+                extra.add(GATHER, float(left_s[stage].sum()), stage, 0, 0, stage)
 
     def _assemble(
         self,

@@ -1,0 +1,1 @@
+"""Strategies: layers of one model that are divided, sharded and recomputed each in its own way."""
