@@ -27,6 +27,7 @@ class _VocabularyPasses(PipelineSchedule):
     source: ClassVar[tuple[str, ...]] = ("vocabulary-parallelism-2024",)
     quality: ClassVar[Fact | None] = EXACT
     closed: ClassVar[bool] = False
+    owns: ClassVar[frozenset[str]] = frozenset({"vocabulary"})
     algorithm: int = param(
         2, "1", "1: two barriers, T makes both gradients; 2: one, S makes the input's", low=1, high=2
     )
