@@ -469,7 +469,7 @@ def test_a_fair_queue_and_the_urgent_are_told_by_group(capsys: pytest.CaptureFix
     [
         (["--queue", "fair"], "names none; give a trace with a column client or session"),
         (["--displaces"], "have the same priority"),
-        (["--swap-blocks", "1"], "say preemption swap as well"),
+        (["--swap-blocks", "1"], "about preemption swap, which is not said"),
         (["--adapters", "2", "--adapter-slots", "3"], "needs 1 to the number of adapters, 2"),
         (["--kv-rank", "160"], "say kv_fetched as well"),
         (["--kv-kept", "64", "--preemption", "swap"], "preemption swap"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ridgeline.plan.deployment_ranges import check_ranges
+from ridgeline.errors import PlanError
 from ridgeline.plan.engine_options import EngineOptions
 
 
@@ -34,6 +34,8 @@ class Router(Enum):
 EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loads, a file, says others"
 
 AS_IT_IS = EngineOptions()
+
+_AT_LEAST_ONE = ("tp", "pp", "dp", "ep", "kv_ranks", "instances")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +79,27 @@ class Deployment:
     technique: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        _check_ranges(self)
 
     @property
     def said(self) -> dict[str, Any]:
         """What it says, by name: its fields, and those of its options."""
         own = {name: value for name, value in vars(self).items() if name != "options"}
         return {**own, **vars(self.options)}
+
+
+def _check_ranges(one: Deployment) -> None:
+    """Raises `PlanError` for a value that cannot be."""
+    for name in _AT_LEAST_ONE:
+        value = getattr(one, name)
+        if value < 1:
+            raise PlanError(f"deployment: {name} = {value}, needs >= 1")
+    if one.expert_skew is not None and not 0 <= one.expert_skew <= 4:
+        raise PlanError(f"deployment: expert_skew = {one.expert_skew}, needs 0 (even) to 4")
+    if (one.tp * one.dp) % one.ep:
+        raise PlanError(f"deployment: ep = {one.ep} does not divide tp {one.tp} * dp {one.dp} = {one.tp * one.dp}")
+    if one.tp % one.kv_ranks:
+        raise PlanError(
+            f"deployment: kv_ranks = {one.kv_ranks} does not divide tp {one.tp}; contexts are divided over ranks"
+            " of one tensor-parallel group: take a divisor"
+        )
