@@ -33,6 +33,14 @@ def _diffusion(folder: Path, dice: Dice, whole: bool) -> list[str]:
     return ["predict", _file(folder / "scenario.toml", inputs.DIFFUSION, dice, whole=whole)]
 
 
+def _advise(folder: Path, dice: Dice, whole: bool) -> list[str]:
+    """Advice on a damaged scenario of any kind, or with flags that it has not."""
+    kind = dice.choice([inputs.SCENARIO, inputs.SCENARIO, inputs.SERVING, inputs.DIFFUSION])
+    path = _file(folder / "scenario.toml", inputs.SCENARIO if whole else kind, dice, whole=whole)
+    asked = [] if whole else dice.choice([[], [], ["--for", dice.choice(["time", "memory", "goodput", "joules", "²"])]])
+    return ["advise", path, *asked]
+
+
 def _config(folder: Path, dice: Dice, whole: bool) -> list[str]:
     path = _file(folder / "config.json", inputs.CONFIG, dice, whole=whole)
     if dice.random() < 0.3:
@@ -116,6 +124,7 @@ KINDS: Mapping[str, Callable[[Path, Dice, bool], list[str]]] = {
     "scenario": _scenario,
     "serving": _serving,
     "diffusion": _diffusion,
+    "advise": _advise,
     "config": _config,
     "cluster": _cluster,
     "profile": _profile,

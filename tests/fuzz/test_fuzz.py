@@ -20,6 +20,7 @@ KINDS = (
     ("truth-training", "truth-memory", "truth-serving", "truth-kernels"),
     ("truth-collectives", "truth-offload", "truth-diffusion", "diffusion"),
     ("serving", "trace", "engine", "framework", "loads"),
+    ("advise",),
 )
 
 

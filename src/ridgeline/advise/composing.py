@@ -73,10 +73,15 @@ def _best_of_slots(found: Iterable[Trial[S]]) -> list[Trial[S]]:
 
 
 def _programs(case: AdviceCase[S], stack: Sequence[Trial[S]]) -> str:
-    """Programs that run the whole stack."""
-    found = case.programs(stack[-1].state) if stack else ()
-    listed = all(case.lists(one.change) for one in stack)
-    return ", ".join(found) or ("none whose options are known here" if stack and listed else "")
+    """Programs that run the whole stack; of techniques that no program's file tells of, those that they name."""
+    if not stack:
+        return ""
+    found = list(case.programs(stack[-1].state))
+    for one in stack:
+        if one.change.key and not case.lists(one.change):
+            found = [each for each in found if each in one.change.export]
+    known = any(one.change.key or case.lists(one.change) for one in stack)
+    return ", ".join(found) or ("no program that is known here has all of it" if known else "")
 
 
 def _helps(after: TrialOutcome, base: TrialOutcome) -> bool:
@@ -197,7 +202,8 @@ def quality_text(change: Change[S]) -> str:
 def effort_text(case: AdviceCase[S], one: Trial[S]) -> str:
     """Which programs have it, by their policy files and what the technique says."""
     named: Mapping[str, str] = one.change.export
-    asked = () if named and not case.lists(one.change) else case.programs(one.state)
-    others = [each for each in asked if each not in named]
-    told = [f"{program} ({words})" for program, words in named.items()] + others
-    return ", ".join(told) or ("no program whose options are known here" if case.lists(one.change) else "")
+    asked = case.programs(one.state) if not one.change.key or case.lists(one.change) else ()
+    told = [f"{program} ({words})" for program, words in named.items()]
+    told += [each for each in asked if each not in named]
+    known = bool(one.change.key) or case.lists(one.change)
+    return ", ".join(told) or ("no program that is known here" if known else "")

@@ -18,7 +18,7 @@ from ridgeline.seams.registry import families, family_of, kind, names
 from ridgeline.seams.technique import Technique, shown
 
 ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
-_WIDTH = 160  # columns of a list that is piped
+_WIDTH = 180  # columns of a list that is piped
 
 
 def techniques(given: SimpleNamespace) -> None:
@@ -70,6 +70,8 @@ def technique_as_dict(one: type[Technique]) -> dict[str, Any]:
         "export": dict(vars(one).get("export", {})),
         "owns": sorted(one.slots()),
         "needs": sorted(one.needs),
+        "excludes": _excludes(one),
+        "papers": _papers(one.key),
         "sources": [_source(each) for each in one.source],
     }
 
@@ -81,6 +83,30 @@ def quality_as_dict(one: type[Technique] | Technique) -> dict[str, Any] | None:
         return None
     value = None if isnan(found.value) else found.value
     return {"told": found.conditions, "value": value, "unit": found.unit, "source": found.source}
+
+
+def _excludes(one: type[Technique]) -> list[str]:
+    """Techniques of other families that own a slot of its own: they do not go together."""
+    found = []
+    for family in families():
+        for key in names(family) if family != one.family else ():
+            try:
+                other = kind(family, key)
+            except PlanError:
+                continue
+            if one.kinds & other.kinds and one.slots() & other.slots():
+                found.append(key)
+    return found
+
+
+def _papers(key: str) -> list[dict[str, Any]]:
+    """What papers report of a technique, by the files of claims, and how each is checked."""
+    from ridgeline.claims.files import papers
+
+    return [
+        {"paper": paper.paper, "status": paper.status, "claim": claim.text, "checked": claim.checked}
+        for paper in papers().values() if paper.technique == key for claim in paper.claims
+    ]  # fmt: skip
 
 
 def _source(told: str) -> dict[str, str | None]:
@@ -175,6 +201,11 @@ def _page(one: dict[str, Any]) -> list[Block]:
         *(Line(text=f"in       {program}: {words}", hang=9) for program, words in one["export"].items()),
         Line(text=f"owns     {', '.join(one['owns']) or 'nothing'}"),
         Line(text=f"needs    {', '.join(one['needs']) or 'nothing'}"),
+        *([Line(text=f"excludes {', '.join(one['excludes'])}", hang=9)] if one["excludes"] else []),
+        *(
+            Line(text=f"paper    {each['paper']}: {each['claim']} ({each['checked']})", hang=9)
+            for each in one["papers"]
+        ),
         Line(text=f"code     {one['module']}"),
         *(Line(text=f"source   {each['citation']}", hang=9) for each in one["sources"]),
     ]

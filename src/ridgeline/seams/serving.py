@@ -27,8 +27,6 @@ from ridgeline.seams.technique import EXACT, param
 if TYPE_CHECKING:
     from ridgeline.facts.engines import EnginePolicy
     from ridgeline.facts.records import Fact
-
-if TYPE_CHECKING:
     from ridgeline.seams.setting import Setting
 
 
@@ -40,6 +38,7 @@ class Queue(ServingTechnique):
     """
 
     family: ClassVar[str] = "queues"
+    quality: ClassVar[Fact | None] = EXACT
     by_client: ClassVar[bool] = False
 
     def told(self) -> str:
@@ -114,6 +113,7 @@ class Partition(ServingTechnique):
     """A device divided between prompts and decode steps; neutral: it is whole."""
 
     family: ClassVar[str] = "partitions"
+    quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = _ALL | {
         "adapters", "attention ranks", "roles", "host copies", "polling", "urgency", "kernels"
     }  # fmt: skip
@@ -127,6 +127,7 @@ class NanoBatches(ServingTechnique):
     """
 
     family: ClassVar[str] = "overlaps"
+    quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = _ALL | {"adapters"}
     links_only: ClassVar[bool] = False
     tokens: int = param(
@@ -143,6 +144,7 @@ class Disaggregation(ServingTechnique):
     """
 
     family: ClassVar[str] = "disaggregation"
+    quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = frozenset({"iterations", "cache", "stages", "adapters", "expert ranks"})
     devices: int = param(
         0, "devices", "devices of an instance that hold its experts alone; the others hold the rest", high=1_000_000,
@@ -167,6 +169,7 @@ class Placement(ServingTechnique):
     """
 
     family: ClassVar[str] = "placement"
+    quality: ClassVar[Fact | None] = EXACT
     stay: ClassVar[bool] = False
     redundant: int = param(0, "replicas", "replicas of experts in each layer", high=4096, word="expert_redundant")
     imbalance: float | None = param(
@@ -202,6 +205,7 @@ class RemoteKV(ServingTechnique):
     """A part of a request's cache in the memory of other instances; neutral: all of it is at its own."""
 
     family: ClassVar[str] = "remote_kv"
+    quality: ClassVar[Fact | None] = EXACT
     lend_share: float | None = param(
         None, "1", "share of its free blocks that one gives; when absent, half", low=0.01, high=1.0, word="lend_share"
     )
@@ -220,6 +224,7 @@ class ElasticParallel(ServingTechnique):
     """Prompts that several instances compute together; neutral: one instance throughout."""
 
     family: ClassVar[str] = "elastic_parallel"
+    quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = _ALL | {"attention ranks", "roles", "prefixes", "polling"}
     forgets_prefixes: ClassVar[bool] = True
     between: ClassVar[bool] = True
@@ -244,6 +249,7 @@ class Urgency(ServingTechnique):
     """
 
     family: ClassVar[str] = "urgency"
+    quality: ClassVar[Fact | None] = EXACT
 
     @property
     def drawn(self) -> bool:
@@ -256,6 +262,7 @@ class Polling(ServingTechnique):
     """When a scheduler takes new prompts; neutral: before every iteration."""
 
     family: ClassVar[str] = "polling"
+    quality: ClassVar[Fact | None] = EXACT
 
 
 FAMILIES: tuple[type[ServingTechnique], ...] = (

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ridgeline.errors import PlanError
 from ridgeline.seams.serving import Adapters, Instance
+from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import param
 
 
@@ -24,6 +25,10 @@ class LoraAdapters(Adapters):
     off: ClassVar[object] = 0
     source: ClassVar[tuple[str, ...]] = ("chen2023punica", "sheng2023slora")
     count: int = param(8, "adapters", "LoRA adapters that are served together", low=1, high=100_000, word="adapters")
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: adapters are what requests ask for, not a way to serve them."""
+        return ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ridgeline.seams.serving import Beams
+from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import param
 
 
@@ -23,6 +24,10 @@ class BeamSearch(Beams):
     width: int = param(
         4, "beams", "continuations of each prompt that a beam search keeps", low=1, high=64, word="beam_width"
     )
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: it makes other outputs for more work: a choice of what is asked, not of how."""
+        return ()
 
     def told(self) -> str:
         """How many."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ridgeline.facts.records import Fact
 from ridgeline.seams.serving import Instance, KVEviction
-from ridgeline.seams.technique import param
+from ridgeline.seams.setting import Setting
+from ridgeline.seams.technique import accuracy, param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,9 @@ class KVBudget(KVEviction):
     key: ClassVar[str] = "kv-budget"
     word: ClassVar[str] = "kv_kept"
     source: ClassVar[tuple[str, ...]] = ("li2024snapkv", "huang2024locret")
+    quality: ClassVar[Fact | None] = accuracy(
+        "comparable to the whole cache's on 16 data sets of long sequences, abstract", "li2024snapkv"
+    )
     tokens: int = param(
         1024, "tokens", "tokens of a prompt's cache that each layer keeps; when absent, all", low=1, high=10_000_000,
         word="kv_kept",
@@ -28,6 +33,13 @@ class KVBudget(KVEviction):
     early: bool = param(
         False, "", "what is not kept goes after each chunk of a prompt, not when it is done", word="kv_early"
     )
+
+    def applies(self, setting: Setting) -> str:
+        """As of every eviction; prompts that are no longer than the budget are kept whole."""
+        said, traffic = super().applies(setting), setting.traffic
+        if said or traffic is None or traffic.prompt.most > self.tokens:
+            return said
+        return f"the longest prompt has {traffic.prompt.most:,} tokens, the budget {self.tokens:,}"
 
     def unfit(self, instance: Instance) -> str:
         """As of every eviction; early ones need prompts in chunks."""

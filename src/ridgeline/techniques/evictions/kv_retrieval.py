@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ridgeline.facts.records import Fact
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.serving import Instance, KVEviction, all_devices
-from ridgeline.seams.technique import param
+from ridgeline.seams.technique import accuracy, param
 
 _RANK_BYTES = 2.0  # of a number of keys of low rank
 
@@ -26,6 +27,9 @@ class KVRetrieval(KVEviction):
     key: ClassVar[str] = "kv-retrieval"
     word: ClassVar[str] = "kv_fetched"
     source: ClassVar[tuple[str, ...]] = ("sun2024shadowkv",)
+    quality: ClassVar[Fact | None] = accuracy(
+        "that of the whole cache on RULER, LongBench and Needle In A Haystack, abstract", "sun2024shadowkv"
+    )
     owns: ClassVar[frozenset[str]] = KVEviction.owns | {"stages", "drafts"}
     tokens: int = param(
         2048, "tokens", "tokens of a cache in host memory that a step fetches for each layer", low=1, high=10_000_000,

@@ -39,6 +39,7 @@ class TwoBatchOverlap(NanoBatches):
     """Two-batch overlap: of two halves of an iteration one's exchange of experts runs beside the other's kernels."""
 
     key: ClassVar[str] = "two-batch-overlap"
+    export: ClassVar[dict[str, str]] = {"sglang": "--enable-two-batch-overlap"}
     word: ClassVar[str] = "two_batch_overlap"
     told_by: ClassVar[str] = "of two halves of an iteration one's exchange alone overlaps the other's kernels"
     source: ClassVar[tuple[str, ...]] = ("sglang",)
