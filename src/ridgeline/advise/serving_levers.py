@@ -171,11 +171,10 @@ def offload_levers(model: Model, on: ServedChoice, host: GivenHost | None) -> It
     """Places of weights that the devices do not hold; of a static batch, where a host is known."""
     if host is None:
         return
-    given = f" --cpu {host.processors.replace(' ', '-')}" if host.processors else ""
     for name, method in TECHNIQUES.items():
         asked = Offload(technique=method, processors=host.processors, dram_bytes=host.dram_bytes, storage=host.storage)
         yield Change(
-            words=f"--offload {name}{given}", slot="offload", what=_PLACES[name], quality=EXACT,
+            words=f"--offload {name}", slot="offload", what=_PLACES[name], quality=EXACT,
             put=partial(_elsewhere, asked),
         )  # fmt: skip
     if on.offload is None:

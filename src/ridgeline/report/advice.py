@@ -105,6 +105,11 @@ class Advice(Printed):
     assumed: tuple[str, ...] = ()
 
     @property
+    def measure(self) -> str:
+        """The objective by what its value counts: outputs a second are a throughput."""
+        return "throughput" if self.unit == "output tokens/s" else self.objective
+
+    @property
     def fits(self) -> bool:
         """Whether the baseline runs in the memory there is."""
         return self.excess_bytes <= 0.0

@@ -13,6 +13,7 @@ from ridgeline.report.blocks import Block, Line, Table, blank, html, labelled, l
 from ridgeline.units import bytes_text, time_text
 
 _BAR = 40  # columns of the longest bar
+_MORE = ("goodput", "throughput")  # objectives of which more is better
 _HELPS, _REFUSED, _IDLE = 8, 40, 24  # lines of those that do not apply, or do not help
 _SVG = (860.0, 26.0, 330.0, 380.0)  # px: width, a row, left of the bars, the longest bar
 
@@ -35,7 +36,8 @@ def gain_text(found: AdvisedValue | None) -> str:
 
 def advice_blocks(advice: Advice) -> list[Block]:
     """What `ridgeline advise` prints: limits, the floor, what helps, the best stack, what does not."""
-    rows = [("asked", f"less {advice.objective}" if advice.objective != "goodput" else "more goodput")]
+    more = advice.measure in _MORE
+    rows = [("asked", f"{'more' if more else 'less'} {advice.measure}")]
     rows += [("baseline", advice.baseline)]
     rows += [("load", advice.load)] if advice.load else []
     rows += [("now", _now(advice))]
@@ -86,19 +88,35 @@ def _stack(advice: Advice) -> list[Block]:
     total = "" if advice.stack_gain is None else f", {gain_text(advice.stack_gain)}"
     fits = "" if advice.best is not None else " (it still does not fit)"
     lines: list[Block] = [Line(text=f"Best stack{reached}{total}{fits}", strong=True)]
-    rows = [("as written", _bar_value(advice, advice.value), *_bar(advice, advice.value, advice.memory_bytes), "")]
+    rows = [
+        (
+            "as written",
+            _bar_value(advice, advice.value, advice.memory_bytes),
+            *_bar(advice, advice.value, advice.memory_bytes),
+            "",
+        )
+    ]
     for one in advice.stack:
         told = f"{one.gain.value:.2f}x" if one.gain is not None else ""
-        rows.append((one.written, _bar_value(advice, one.value), *_bar(advice, one.value, one.memory_bytes), told))
+        rows.append(
+            (
+                one.written,
+                _bar_value(advice, one.value, one.memory_bytes),
+                *_bar(advice, one.value, one.memory_bytes),
+                told,
+            )
+        )
     by_memory = any(one.value is None for one in advice.stack) or advice.value is None
-    columns = ("step", advice.objective, "memory a device", "memory" if by_memory else "", "gain")
-    table = Table(columns=columns, rows=tuple(rows), right=frozenset({advice.objective, "memory a device", "gain"}))
+    columns = ("step", advice.measure, "memory a device", "memory" if by_memory else "", "gain")
+    table = Table(columns=columns, rows=tuple(rows), right=frozenset({advice.measure, "memory a device", "gain"}))
     last = [("write", advice.stack_words)] + ([("runs in", advice.stack_effort)] if advice.stack_effort else [])
     return [*lines, table, blank(), *labelled(last), blank()]
 
 
-def _bar_value(advice: Advice, value: float | None) -> str:
-    return "does not fit" if value is None else value_text(advice, value)
+def _bar_value(advice: Advice, value: float | None, memory_bytes: float) -> str:
+    if value is not None:
+        return value_text(advice, value)
+    return "does not fit" if memory_bytes > advice.capacity_bytes else "host is full"
 
 
 def _most(advice: Advice) -> tuple[bool, float]:
@@ -189,7 +207,7 @@ def waterfall(advice: Advice) -> str:
         x = left + longest * advice.capacity_bytes / most
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="36" y2="{44 + len(steps) * row:.0f}" stroke="#D55E00"/>')
     height = 60.0 + len(steps) * row
-    title = f"{advice.title}: {'memory of a device' if by_memory else advice.objective}"
+    title = f"{advice.title}: {'memory of a device' if by_memory else advice.measure}"
     head = f'<text x="8" y="22" font-weight="bold">{markup.escape(title[:110])}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" font-family="monospace"'

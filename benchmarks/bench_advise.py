@@ -1,0 +1,76 @@
+"""How long advice takes, beside as many separate predictions as it tries.
+
+    PYTHONPATH=src python benchmarks/bench_advise.py
+
+Each example of advice runs in a process of its own; the time of one prediction of its baseline in a process that has
+loaded all else, times what advice bounded and simulated, is what asking one by one would take. Writes `advise.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = Path(__file__).with_name("advise.md")
+EXAMPLES = sorted((ROOT / "examples").glob("advise-*.toml"))
+_COMMAND = "import sys; from ridgeline.cli.main import run; sys.exit(run(sys.argv[1:]))"
+_ONE = """
+import contextlib, io, sys, time
+from ridgeline.cli.main import run
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    run({words!r})
+    begun = time.perf_counter()
+    run({words!r})
+print(time.perf_counter() - begun)
+"""
+HEAD = """# Time of advice
+
+Written by `bench_advise.py`: seconds of one process of `ridgeline advise` from start to end, changes that it bounded
+and simulated, and how long as many separate predictions of the baseline take in one process that is warm.
+
+| example | advise | bounded | simulated | one prediction | so many apart | ratio |
+|---|---|---|---|---|---|---|
+"""
+
+
+def command_of(example: Path) -> list[str]:
+    """The prediction of an example's baseline."""
+    text = example.read_text(encoding="utf-8")
+    if "rate = " in text:
+        return ["simulate", str(example), "--requests", "300"]
+    if "[workload]\nprompt" in text:
+        words = ["predict", "mixtral-8x7b", "--serve", "--on", "1xRTX-4090", "--batch", "1"]
+        return [*words, "--offload", "computed", "--cpu", "Xeon-Gold-6454S", "--dram", "512GB"]
+    return ["predict", str(example)]
+
+
+def main() -> None:
+    """Times every example and writes the page."""
+    lines = []
+    for example in EXAMPLES:
+        begun = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", _COMMAND, "advise", str(example), "--json"], capture_output=True, text=True
+        )
+        taken = time.perf_counter() - begun
+        found = json.loads(done.stdout)
+        words = command_of(example)
+        one = subprocess.run(
+            [sys.executable, "-c", _ONE.format(words=words)], capture_output=True, text=True, check=True
+        )
+        each = float(one.stdout)
+        apart = each * found["tried"]
+        lines.append(
+            f"| {example.stem} | {taken:.1f} s | {found['tried']:,} | {found['simulated']:,} | {each:.2f} s |"
+            f" {apart:.0f} s | {apart / taken:.1f} |"
+        )
+        print(lines[-1], flush=True)
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
