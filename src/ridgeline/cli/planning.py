@@ -16,6 +16,7 @@ from ridgeline.errors import InputError, NoPlanError
 
 if TYPE_CHECKING:
     from ridgeline.report.report import Report
+    from ridgeline.scenario.training import Scenario
 
 
 def plan(given: SimpleNamespace) -> None:
@@ -28,6 +29,10 @@ def plan(given: SimpleNamespace) -> None:
         (plan_serving if given.rent is None else rent_serving)(given)
         return
     asked = scenario_of(given.subject, given.on, given.words, planned=False)
+    if asked.workload.lengths:
+        words = {"zero": "3", **{name: value for name, value in given.words.items() if value is not None}}
+        _print_lengths(scenario_of(given.subject, given.on, words, planned=True), given, best=True)
+        return
     stated, limits = read_flags(given.words, STATED_FIELDS), read_flags(given.words, LIMIT_FIELDS)
 
     from ridgeline.report.as_json import search_as_dict
@@ -106,6 +111,9 @@ def predict(given: SimpleNamespace) -> None:
         return
     asked = scenario_of(given.subject, given.on, given.words, planned=True)
     assert asked.plan is not None
+    if asked.workload.lengths:
+        _print_lengths(asked, given, best=False)
+        return
 
     from ridgeline.predict import predict as predicted
     from ridgeline.report.as_json import report_as_dict
@@ -127,6 +135,24 @@ def predict(given: SimpleNamespace) -> None:
             f"the plan needs {bytes_text(worst.total_bytes)} on stage {worst.stage}, the device has "
             f"{bytes_text(worst.capacity_bytes)}; `ridgeline plan` looks for one that fits"
         )
+
+
+def _print_lengths(asked: Scenario, given: SimpleNamespace, *, best: bool) -> None:
+    """Prints how sequences of unlike lengths are divided: as the plan says, or in every way there is."""
+    from ridgeline.predict.unlike_lengths import best_lengths, predict_lengths
+    from ridgeline.report.lengths import lengths_blocks
+
+    if getattr(given, "trace", None) is not None:
+        raise InputError("writes the timeline of equal sequences; leave it out, or --lengths", field="--trace")
+    assert asked.plan is not None
+    with blamed_on(asked), busy("dividing sequences"):
+        what = (asked.model, asked.cluster, asked.workload, asked.plan)
+        found = best_lengths(*what) if best else (predict_lengths(*what),)
+    printed(
+        given.as_json,
+        lambda: {**found[0].as_dict(), "others": [one.as_dict() for one in found[1:]], "assumed": list(asked.assumed)},
+        lambda: lengths_blocks(found, asked.assumed),
+    )
 
 
 def _write_trace(report: Report, path: str) -> None:

@@ -120,6 +120,7 @@ class Workload:
     precision: str = "bf16"
     optimizer: str = "adamw"
     mean_document: float | None = None
+    lengths: str = ""  # sequences are of unlike lengths: a law or a file (`facts.lengths`); '' all of seq_len
     padding: float = 0.0
     unpredicted: float = 0.0
     expert_capacity: float = 1.0

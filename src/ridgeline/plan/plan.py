@@ -46,6 +46,7 @@ class Plan:
     overlap_gradients: bool = True  # reduce gradients under backward
     overlap_weights: bool = True  # gather weights under forward
     overlap_tensor: bool = False  # pipelined tensor-parallel collectives (async TP)
+    length_balance: str = "packed"  # which ranks compute sequences of unlike lengths, as of `schedule`
     technique: tuple[str, ...] = ()  # others that are applied, each by name, with parameters in brackets
 
     def __post_init__(self) -> None:

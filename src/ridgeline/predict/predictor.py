@@ -125,7 +125,7 @@ class Predictor:
             schedule=schedule,
         )
         if plan.offload_activations:
-            kept = activation_bytes(self.model.graph, self.workload, **self._held(plan, in_flight=np.ones(plan.pp)))
+            kept = activation_bytes(self.model.graph, self.workload, **self.held(plan, in_flight=np.ones(plan.pp)))
             rate = self.cluster.host.device_bytes_per_s
             times = with_moved_activations(
                 times, np.broadcast_to(kept, (plan.pp,)), held.counts, on=1, host_bytes_per_s=rate
@@ -212,12 +212,12 @@ class Predictor:
     def memory(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
         held = self._in_flight(plan)
-        return stage_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held))
+        return stage_memory(self.model.graph, self.workload, **self.held(plan, in_flight=held))
 
     def host_bytes(self, plan: Plan) -> float:
         """What the fullest host holds of states and activations [byte]."""
         held = self._in_flight(plan)
-        away = host_memory(self.model.graph, self.workload, **self._held(plan, in_flight=held))
+        away = host_memory(self.model.graph, self.workload, **self.held(plan, in_flight=held))
         return float(np.max(away)) * min(self.cluster.host.devices, plan.devices)
 
     def _in_flight(self, plan: Plan) -> NDArray[np.float64]:
@@ -226,7 +226,7 @@ class Predictor:
         schedule = pipeline_schedule(plan.schedule)
         return schedule.in_flight(plan.pp, micro_batches, plan.chunks, np.arange(plan.pp)) / plan.chunks
 
-    def _held(self, plan: Plan, *, in_flight: NDArray[Any]) -> MemoryOptions:
+    def held(self, plan: Plan, *, in_flight: NDArray[Any]) -> MemoryOptions:
         """What is asked about the memory of a plan's stages."""
         own, *others = self.groups(plan) if of_family(STRATEGIES, plan.technique) is not None else ((plan, None),)
         found = self.of_layers(*own, in_flight=in_flight)

@@ -118,6 +118,9 @@ def idle_words(workload: Mapping[str, Any], plan: Mapping[str, Any], model: Mode
     if not _has_experts(model):
         for name in _OF_EXPERTS:
             yield "workload", name, f"is of experts, and {model.name} has none; leave it out"
+    if not workload.get("lengths"):
+        told = "divides sequences of unlike lengths, and all have one; say lengths as well, or leave it out"
+        yield "plan", "length_balance", told
     if plan.get("zero", 0) == 0:
         yield "plan", "zero_group", "divides what ZeRO shards; say zero = 1, 2 or 3 as well, or leave it out"
     if not recompute_rule(plan.get("recompute", Plan.recompute), Plan.recompute).by_layer:

@@ -194,6 +194,7 @@ WORDS = {
     "losses": "loss",
     "recompute": "recompute",
     "contexts": "context_style",
+    "length_balance": "length_balance",
 }
 """Families of which a scenario always has one, and the word that names it."""
 SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption"}
@@ -204,6 +205,13 @@ TECHNIQUES = Field(
     help="techniques to apply, by name, with parameters in brackets; `ridgeline techniques` lists them",
     write=list,
 )
+
+
+def _lengths(value: object) -> str:
+    """A law of lengths, or the path of a file of them."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{shown(value)} is no law and no file, e.g. 'lognormal(median=2000,sigma=1.4)'")
+    return value
 
 
 def _framework(value: object) -> str:
@@ -236,6 +244,11 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         name="mean_document",
         read=number("1", 1.0, 1e12),
         help="mean tokens of the packed documents that attention may not cross",
+    ),
+    Field(
+        name="lengths",
+        read=_lengths,
+        help="unlike sequences: a file of their tokens, or lognormal(median=2000,sigma=1.4); seq_len is the longest",
     ),
     Field(name="padding", read=number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
     Field(
@@ -299,6 +312,7 @@ PLAN_FIELDS: tuple[Field, ...] = (
     yes("overlap_gradients", "reduce gradients under backward"),
     yes("overlap_weights", "gather weights under forward"),
     yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
+    filled("length_balance", "length_balance", "which ranks compute which sequences, where lengths are told"),
     TECHNIQUES,
 )
 

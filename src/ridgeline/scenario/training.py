@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, RidgelineError, UnknownNameError
+from ridgeline.facts.lengths import is_law
 from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload, without_rate
 from ridgeline.plan.plan import Plan
@@ -200,6 +201,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> Scenario:
     )
     fail = failing("workload", place)
     values = read_fields(tables.get("workload", {}), WORKLOAD_FIELDS, fail, elsewhere=traffic)
+    if "lengths" in values and not is_law(values["lengths"]):
+        values |= _absolute({"lengths": values["lengths"]}, "lengths", place)
     chosen = read_fields(tables.get("plan", {}), PLAN_FIELDS, failing("plan", place), elsewhere=deployment)
     given = {"workload": values.keys(), "plan": chosen.keys()}
     for section, name, why in idle_words(values, chosen, model):

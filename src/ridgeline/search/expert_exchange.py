@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.search.programs import Floats, Whole
+from ridgeline.programs import Floats, Whole
 
 SMALLEST_GAIN = 1e-12  # of the mean load: less is rounding
 EMPTY = -1

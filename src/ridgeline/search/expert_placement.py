@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import InputError, PlanError
+from ridgeline.programs import Floats, Whole, gap
 from ridgeline.search.expert_exchange import LayerSlots, even_out, exchange, fill
-from ridgeline.search.programs import Floats, Whole, gap
 
 
 def replica_counts(loads: Floats, ranks: int, redundant: int) -> Whole:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ridgeline.errors import PlanError
-from ridgeline.search.programs import Draft, Floats, Whole
+from ridgeline.programs import Draft, Floats, Whole
 
 if TYPE_CHECKING:
     from ridgeline.search.expert_placement import PlacementProblem

@@ -19,8 +19,8 @@ from ridgeline.graph.ops import GroupedGemmOp
 from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.seams.serving import Placement, expert_ranks, of
+from ridgeline.programs import Floats, Whole
 from ridgeline.search.expert_placement import ExpertPlacement, PlacementProblem, evaluate, place, shares
-from ridgeline.search.programs import Floats, Whole
 
 _BYTES = 2.0  # of a number that is sent
 

@@ -31,8 +31,8 @@ from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.offloaded import Offload as Asked
 from ridgeline.predict.offloaded import hybrid_of
+from ridgeline.programs import Draft, Floats, Whole, gap
 from ridgeline.report.offloaded import PolicyReport
-from ridgeline.search.programs import Draft, Floats, Whole, gap
 from ridgeline.serving.hybrid_band import band
 from ridgeline.serving.streamed_costs import (
     CACHE,

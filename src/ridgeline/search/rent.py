@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import NoPlanError
-from ridgeline.search.programs import INFINITE, Answer, Draft, Floats, Whole, gap
+from ridgeline.programs import INFINITE, Answer, Draft, Floats, Whole, gap
 from ridgeline.search.rent_problem import Option, Problem, good_mix
 from ridgeline.search.rent_utilisation import up_probability
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import InputError
-from ridgeline.search.programs import INFINITE, Draft, Floats, Whole
+from ridgeline.programs import INFINITE, Draft, Floats, Whole
 from ridgeline.search.rent_utilisation import up_probability
 
 
