@@ -92,6 +92,8 @@ def scenario(*chosen: Technique) -> Scenario:
     for one in chosen:
         name = WORDS.get(one.family, "technique")
         words["workload" if name == "optimizer" else "plan"][name] = one.text if one.family in WORDS else [one.text]
+        if one.family == "length_balance":
+            words["workload"]["lengths"] = "lognormal(median=300,sigma=1)"
         if isinstance(one, PipelineSchedule):
             words["plan"]["chunks"] = next(iter(one.chunk_counts(4, 2)))
     return scenario_from_words({"model": MODEL, "cluster": {"name": MACHINE}, **words})

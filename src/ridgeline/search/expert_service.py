@@ -17,9 +17,9 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.graph.ops import GroupedGemmOp
 from ridgeline.plan.deployment import Deployment
+from ridgeline.programs import Floats, Whole
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.seams.serving import Placement, expert_ranks, of
-from ridgeline.programs import Floats, Whole
 from ridgeline.search.expert_placement import ExpertPlacement, PlacementProblem, evaluate, place, shares
 
 _BYTES = 2.0  # of a number that is sent
