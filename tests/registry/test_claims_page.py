@@ -96,7 +96,7 @@ def test_no_fact_rests_on_a_claim() -> None:
         for path in (ROOT / "src" / "ridgeline").rglob("*.py")
         if re.search(r"""ledger\.tsv|["']claims/|facts\.ledger|ridgeline\.claims""", path.read_text(encoding="utf-8"))
     ]
-    allowed = re.compile(r"src/ridgeline/(claims/\w+|facts/ledger|cli/(claiming|options))\.py")
+    allowed = re.compile(r"src/ridgeline/(claims/\w+|facts/ledger|cli/(claiming|options|techniques))\.py")
     assert not [path for path in readers if not allowed.fullmatch(path)]
 
 
