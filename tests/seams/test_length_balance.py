@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import NoPlanError
-from ridgeline.seams.length_balance import Division, Floats, Group, LengthBalance, length_balance
+from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision, SequenceGroup, length_balance
 from ridgeline.seams.registry import names
 from ridgeline.techniques.length_balance.flexible import buckets
 from ridgeline.techniques.length_balance.packed import best_fit
@@ -47,7 +47,7 @@ ALL = names("length_balance")
 STEPS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 
-def taken(technique: LengthBalance, lengths: Floats, division: Division, costs: Law) -> float:
+def taken(technique: LengthBalance, lengths: Floats, division: LengthDivision, costs: Law) -> float:
     return float(technique.step_seconds(lengths, division.rounds, costs).sum())
 
 
@@ -79,8 +79,8 @@ def test_slower_sequences_are_never_quicker(key: str, drawn: list[int]) -> None:
 
 def test_groups_that_share_a_rank_follow_each_other_and_rounds_wait() -> None:
     technique, lengths, costs = length_balance("packed"), np.array([4.0, 2.0, 2.0]), Law()
-    first = (Group(first=0, ranks=1, sequences=(0,)), Group(first=1, ranks=1, sequences=(1,)))
-    both = (*first, Group(first=0, ranks=2, sequences=(2,)))
+    first = (SequenceGroup(first=0, ranks=1, sequences=(0,)), SequenceGroup(first=1, ranks=1, sequences=(1,)))
+    both = (*first, SequenceGroup(first=0, ranks=2, sequences=(2,)))
     # 4 + 1.6 s on rank 0; then 2.4 / 2 + 0.1 on both
     assert technique.step_seconds(lengths, [first], costs) == pytest.approx([5.6])
     assert technique.step_seconds(lengths, [both, first], costs) == pytest.approx([5.6 + 1.3, 5.6])

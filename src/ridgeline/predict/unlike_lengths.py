@@ -23,7 +23,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict.explain import explain
 from ridgeline.predict.predictor import Predictor
 from ridgeline.report.lengths import DegreeUse, LengthsReport
-from ridgeline.seams.length_balance import Division, Floats, LengthBalance, length_balance
+from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision, length_balance
 from ridgeline.seams.resolve import rewritten
 from ridgeline.training.bounds import step_bound_s
 from ridgeline.training.exchanges import exchange_rules
@@ -241,7 +241,7 @@ def _report(costs: Costs, technique: LengthBalance, workload: Workload, plan: Pl
     )
 
 
-def _work_s(lengths: Floats, division: Division, costs: Costs) -> float:
+def _work_s(lengths: Floats, division: LengthDivision, costs: Costs) -> float:
     """Seconds that all ranks compute, added up."""
     groups = [group for one in division.rounds for group in one]
     return sum(
@@ -249,7 +249,7 @@ def _work_s(lengths: Floats, division: Division, costs: Costs) -> float:
     )
 
 
-def _uses(lengths: NDArray[np.float64], division: Division) -> tuple[DegreeUse, ...]:
+def _uses(lengths: NDArray[np.float64], division: LengthDivision) -> tuple[DegreeUse, ...]:
     groups = [group for one in division.rounds for group in one]
     found = []
     for degree in sorted({group.ranks for group in groups}):

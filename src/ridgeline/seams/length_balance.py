@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class SequenceGroup:
     """Sequences that the ranks `first` to `first` + `ranks` - 1 compute together, packed in one micro-batch.
 
     With `moved` their activations wait in host memory.
@@ -32,7 +32,7 @@ class Group:
     moved: bool = False
 
 
-Round = tuple[Group, ...]
+Round = tuple[SequenceGroup, ...]
 """Groups that run one after another where they share a rank; all ranks wait for each other at its end."""
 
 
@@ -68,7 +68,7 @@ class SequenceCosts(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Division:
+class LengthDivision:
     """How a step's sequences are divided, and the least that any division of this kind could take, 0 unknown [s]."""
 
     rounds: tuple[Round, ...]
@@ -87,11 +87,11 @@ class LengthBalance(Technique):
         alike = not getattr(setting.workload, "lengths", "")
         return super().applies(setting) or ("all sequences have one length; say lengths" if alike else "")
 
-    def divide(self, lengths: Floats, costs: SequenceCosts) -> Division:
+    def divide(self, lengths: Floats, costs: SequenceCosts) -> LengthDivision:
         """The groups of a step's sequences of N lengths [token]; raises `NoPlanError` where one fits in no group."""
         raise NotImplementedError
 
-    def group_seconds(self, lengths: Floats, group: Group, costs: SequenceCosts) -> float:
+    def group_seconds(self, lengths: Floats, group: SequenceGroup, costs: SequenceCosts) -> float:
         """What the ranks of a group take for it [s]."""
         own = lengths[list(group.sequences)]
         taken = float(costs.seconds(own, group.ranks).sum())

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ridgeline.seams.length_balance import Division, Floats, Group, LengthBalance, SequenceCosts
+from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision, SequenceCosts, SequenceGroup
 from ridgeline.seams.technique import param
 from ridgeline.techniques.length_balance.packed import best_fit, least_degree
 
@@ -31,7 +31,7 @@ class DataAware(LengthBalance):
     source: ClassVar[tuple[str, ...]] = ("bytescale-2025",)
     offload: bool = param(True, "", "activations that hide behind computation wait in host memory")
 
-    def divide(self, lengths: Floats, costs: SequenceCosts) -> Division:
+    def divide(self, lengths: Floats, costs: SequenceCosts) -> LengthDivision:
         """Long sequences and packs of short ones, by time, to the ranks that are free first."""
         least_degree(float(lengths.max()), costs)
         long = np.flatnonzero(lengths > costs.tokens)
@@ -52,9 +52,9 @@ class DataAware(LengthBalance):
             begins = sliding_window_view(ready, ranks).max(axis=1)
             first = int(begins.argmin())
             ready[first : first + ranks] = begins[first] + times[place]
-            groups.append(Group(first=first, ranks=ranks, sequences=held, moved=moved))
+            groups.append(SequenceGroup(first=first, ranks=ranks, sequences=held, moved=moved))
         work = sum(taken * ranks for taken, (ranks, _, _) in zip(times, items, strict=True))
-        return Division(rounds=(tuple(groups),), bound_s=max(work / costs.ranks, *times))
+        return LengthDivision(rounds=(tuple(groups),), bound_s=max(work / costs.ranks, *times))
 
     def _needed(self, length: float, costs: SequenceCosts) -> int:
         """The fewest ranks that hold a sequence, with what of its activations is hidden on the host."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ridgeline.errors import NoPlanError
 from ridgeline.programs import Draft
-from ridgeline.seams.length_balance import Division, Floats, Group, LengthBalance, Round, SequenceCosts
+from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision, Round, SequenceCosts, SequenceGroup
 from ridgeline.seams.technique import param
 from ridgeline.techniques.length_balance.packed import least_degree
 
@@ -65,20 +65,20 @@ class FlexibleDegrees(LengthBalance):
     buckets: int = param(16, "1", "different lengths that the program tells apart", low=1, high=64)
     more: int = param(2, "micro-batches", "how many more than the fewest micro-batches are tried", high=16)
 
-    def divide(self, lengths: Floats, costs: SequenceCosts) -> Division:
+    def divide(self, lengths: Floats, costs: SequenceCosts) -> LengthDivision:
         """The best of the fewest micro-batches that memory allows, and of a few more."""
         least_degree(float(lengths.max()), costs)
         order = np.argsort(lengths, kind="stable")
         fewest = max(1, ceil(float(lengths.sum()) / (costs.ranks * costs.tokens)))
-        found: list[tuple[float, Division]] = []
+        found: list[tuple[float, LengthDivision]] = []
         for count in range(fewest, fewest + self.more + 1):
             parts = [part for part in np.split(order, _cuts(lengths[order], count)) if len(part)]
             made = [one for part in parts for one in self._rounds(lengths, part, costs)]
             rounds, bounds = zip(*made, strict=True)
             taken = float(self.step_seconds(lengths, rounds, costs).sum())
-            found.append((taken, Division(rounds=rounds, bound_s=sum(bounds))))
+            found.append((taken, LengthDivision(rounds=rounds, bound_s=sum(bounds))))
         best = min(found, key=lambda one: one[0])[1]
-        return Division(rounds=best.rounds, bound_s=min(division.bound_s for _, division in found))
+        return LengthDivision(rounds=best.rounds, bound_s=min(division.bound_s for _, division in found))
 
     def _rounds(self, lengths: Floats, part: NDArray[np.int64], costs: SequenceCosts) -> list[tuple[Round, float]]:
         """The groups of a part with their bounds [s]: one micro-batch, or more where memory holds no division of it."""
@@ -183,7 +183,9 @@ class _Task:
                 return None
             for sequences in dealt:
                 if sequences:
-                    groups.append(Group(first=first, ranks=int(self.degrees[place]), sequences=tuple(sequences)))
+                    groups.append(
+                        SequenceGroup(first=first, ranks=int(self.degrees[place]), sequences=tuple(sequences))
+                    )
                 first += int(self.degrees[place])
         return tuple(groups)
 

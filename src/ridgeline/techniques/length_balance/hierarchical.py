@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ridgeline.seams.length_balance import Division, Floats, Group, LengthBalance, Round, SequenceCosts
+from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision, Round, SequenceCosts, SequenceGroup
 from ridgeline.techniques.length_balance.packed import least_degree
 
 
@@ -29,7 +29,7 @@ class Hierarchical(LengthBalance):
     key: ClassVar[str] = "zeppelin"
     source: ClassVar[tuple[str, ...]] = ("zeppelin-2025",)
 
-    def divide(self, lengths: Floats, costs: SequenceCosts) -> Division:
+    def divide(self, lengths: Floats, costs: SequenceCosts) -> LengthDivision:
         """As few micro-batches as memory allows, of equal tokens, each divided by the hierarchy."""
         least_degree(float(lengths.max()), costs)
         count = max(1, ceil(float(lengths.sum()) / (costs.ranks * costs.tokens)))
@@ -39,7 +39,7 @@ class Hierarchical(LengthBalance):
             least = int(tokens.argmin())
             held[least].append(place)
             tokens[least] += lengths[place]
-        return Division(rounds=tuple(self._round(lengths, part, costs) for part in held if part))
+        return LengthDivision(rounds=tuple(self._round(lengths, part, costs) for part in held if part))
 
     def _round(self, lengths: Floats, part: list[int], costs: SequenceCosts) -> Round:
         node = min(costs.node, costs.ranks)
@@ -55,7 +55,7 @@ class Hierarchical(LengthBalance):
             begins = sliding_window_view(ready, ranks)[:: min(ranks, node)].max(axis=1)
             first = int(begins.argmin()) * min(ranks, node)
             ready[first : first + ranks] = float(begins.min()) + taken_s
-            groups.append(Group(first=first, ranks=ranks, sequences=(place,)))
+            groups.append(SequenceGroup(first=first, ranks=ranks, sequences=(place,)))
         return tuple(groups)
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ridgeline.errors import NoPlanError
-from ridgeline.seams.length_balance import Division, Floats, Group, LengthBalance, SequenceCosts
+from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision, SequenceCosts, SequenceGroup
 from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import param
 
@@ -60,7 +60,7 @@ class Packed(LengthBalance):
         most = min(setting.cluster.count, 64)
         return (self.text, *(f"packed(degree={2**i})" for i in range(1, int(np.log2(most)) + 1)))
 
-    def divide(self, lengths: Floats, costs: SequenceCosts) -> Division:
+    def divide(self, lengths: Floats, costs: SequenceCosts) -> LengthDivision:
         """Packs in the order of their cost, so many at once as there are groups."""
         least = least_degree(float(lengths.max()), costs)
         degree = self.degree or least
@@ -75,9 +75,9 @@ class Packed(LengthBalance):
         at_once = costs.ranks // degree
         rounds = tuple(
             tuple(
-                Group(first=place * degree, ranks=degree, sequences=tuple(pack))
+                SequenceGroup(first=place * degree, ranks=degree, sequences=tuple(pack))
                 for place, pack in enumerate(packs[begin : begin + at_once])
             )
             for begin in range(0, len(packs), at_once)
         )
-        return Division(rounds=rounds)
+        return LengthDivision(rounds=rounds)
