@@ -29,6 +29,7 @@ from ridgeline.scenario.serving_words import replaced
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.deployment_slots import check_techniques
 from ridgeline.seams.loss import CrossEntropy, Logits
+from ridgeline.seams.offload import TierOffload
 from ridgeline.seams.recompute import RESULTS, WORK, RecomputeRule
 from ridgeline.seams.registry import families, listed, made, names, technique
 from ridgeline.seams.resolve import rewritten, together
@@ -94,6 +95,8 @@ def scenario(*chosen: Technique) -> Scenario:
         words["workload" if name == "optimizer" else "plan"][name] = one.text if one.family in WORDS else [one.text]
         if one.family == "length_balance":
             words["workload"]["lengths"] = "lognormal(median=300,sigma=1)"
+        if isinstance(one, TierOffload):
+            words["plan"]["zero"] = "3"
         if isinstance(one, PipelineSchedule):
             words["plan"]["chunks"] = next(iter(one.chunk_counts(4, 2)))
     return scenario_from_words({"model": MODEL, "cluster": {"name": MACHINE}, **words})

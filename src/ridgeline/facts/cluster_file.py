@@ -135,6 +135,8 @@ class HostTable(FileTable):
     device_bandwidth: Rate | None = None
     nvme: BytesOrNone | None = None
     nvme_bandwidth: RateOrNone | None = None
+    nvme_write_bandwidth: RateOrNone | None = None
+    devices_bandwidth: RateOrNone | None = None
     idle: WattsOrNone | None = None
 
 
@@ -347,8 +349,9 @@ def _host(table: ClusterTable, base: Host) -> Host:
     inner = table.tier[0].size if table.tier else None
     if said.devices is None and inner is not None and inner <= _HOST_DEVICES:
         given["devices"] = inner
+    whole = all(value is not None for value in given.values())
+    given |= {"nvme_write_bytes_per_s": said.nvme_write_bandwidth, "devices_bytes_per_s": said.devices_bandwidth}
     known = {name: value for name, value in given.items() if value is not None}
-    whole = len(known) == len(given)
     return replace(base, **known, evidence=Evidence.DATASHEET if whole else base.evidence)
 
 

@@ -223,5 +223,6 @@ def host(name: str, devices: int, accelerator: Accelerator) -> Host:
         nvme_bytes_per_s=float(row["nvme_gbs"]) * 1e9,
         idle_w=float(row["idle_w"]),
         processor=row["processor"],
+        devices_bytes_per_s=store.number(row, "devices_gbs", 1e9) or 0.0,
         evidence=store.evidence(row["evidence"], file=row.file),
     )

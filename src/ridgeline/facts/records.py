@@ -108,6 +108,8 @@ class Host:
     processor: str = ""  # generation of its processors, where their launches are known
     evidence: Evidence = Evidence.ASSUMED
     quickness: float = 1.0  # of what it does itself, over what such hosts take for it [1]
+    devices_bytes_per_s: float = 0.0  # all devices' host links at once, one way; 0: as fast as one by one
+    nvme_write_bytes_per_s: float = 0.0  # node total; 0: the usual share of reads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce, wraps
 from typing import Any, Required, TypedDict
 
@@ -16,6 +16,7 @@ from ridgeline.graph.workload import Workload
 from ridgeline.memory.profile import Divided, GraphProfile, Kept, PartMemory, Runtime, profile_graph, runtime_of
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.loss import CrossEntropy, cross_entropy
+from ridgeline.seams.offload import FLAGS, TierOffload, by_name
 from ridgeline.seams.recompute import RecomputeRule, recompute_rule
 from ridgeline.seams.registry import each_name
 
@@ -103,8 +104,9 @@ class MemoryOptions(TypedDict, total=False):
     one on, gradients of the first are there while activations are. `zero` 0..3 shards over `shard_ranks` ranks
     (None: dp * cp). `recompute` is the name of a rule, or names, `recompute_layers` of a stage's layers by which a rule
     for whole layers is limited (None: all). `offload_weights` keeps weights, gradients and optimizer states
-    on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is the name of one, or names.
-    `runtime` is by default that of the workload's framework; `others` are layers of the same stage under other plans.
+    on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is the name of one, or names; `offloads`
+    are techniques that all plans have. `runtime` is by default that of the workload's framework; `others` are layers of
+    the same stage under other plans.
     """
 
     layers: Required[Mapping[str, ArrayLike]]
@@ -130,6 +132,7 @@ class MemoryOptions(TypedDict, total=False):
     offload_weights: ArrayLike
     optimizer_in_backward: ArrayLike
     loss: ArrayLike
+    offloads: tuple[TierOffload, ...]
     runtime: Runtime
     others: Sequence[MemoryOptions]
 
@@ -150,12 +153,11 @@ class MemoryStage:
     zero: Codes
     rules: tuple[tuple[RecomputeRule, Bools], ...]  # each that a plan has, and which plans have it
     recompute_layers: Array | None
-    offload_optimizer: Bools
-    offload_activations: Bools
-    offload_weights: Bools
+    offloads: tuple[tuple[TierOffload, Bools], ...]  # each that a plan has, and which plans have it
     optimizer_in_backward: Bools
     losses: tuple[tuple[CrossEntropy, Bools], ...]  # each that a plan has, and which plans have it
     others: tuple[MemoryStage, ...] = ()  # layers of the stage that are run in another way
+    _away: dict[tuple[str, str], Array] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def parts(self) -> tuple[MemoryStage, ...]:
@@ -166,6 +168,17 @@ class MemoryStage:
     def layer_count(self) -> Array:
         """Layers of all kinds [1]."""
         return np.asarray(sum(self.layers.values(), start=np.zeros(())))
+
+    def away(self, kind: str, tier: str = "") -> Array:
+        """Share of one of `seams.offload.KINDS` that is in a tier beside the device, or in any of them [1]."""
+        if (kind, tier) not in self._away:
+            total = np.zeros(())
+            for one, chosen in self.offloads:
+                where = one.away(kind, self.zero)
+                share = as_array(getattr(where, tier)) if tier else as_array(where.dram) + as_array(where.nvme)
+                total = total + np.where(chosen, share, 0.0)
+            self._away[kind, tier] = np.minimum(total, 1.0)
+        return self._away[kind, tier]
 
     def by_rule(self, asked: Callable[[RecomputeRule], Array]) -> Array:
         """What each plan's rule of recompute answers, in the answer's unit."""
@@ -267,10 +280,15 @@ def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryS
             for name, chosen in each_name(options.get("recompute", Plan.recompute))
         ),
         recompute_layers=None if limit is None else as_array(limit),
-        offload_optimizer=np.asarray(options.get("offload_optimizer", False), dtype=bool),
-        offload_activations=np.asarray(options.get("offload_activations", False), dtype=bool),
-        offload_weights=np.asarray(options.get("offload_weights", False), dtype=bool),
+        offloads=_offloads(options),
         optimizer_in_backward=np.asarray(options.get("optimizer_in_backward", False), dtype=bool),
         losses=tuple((cross_entropy(name), chosen) for name, chosen in each_name(options.get("loss", Plan.loss))),
         others=tuple(resolve(graph, workload, {**other, "runtime": runtime}) for other in options.get("others", ())),
     )
+
+
+def _offloads(options: MemoryOptions) -> tuple[tuple[TierOffload, Bools], ...]:
+    """Each technique of offload that any plan has, with the plans that have it."""
+    flags = {key: np.asarray(options.get(word, False), dtype=bool) for word, key in FLAGS.items()}
+    meant = [(by_name(key), chosen) for key, chosen in flags.items() if np.any(chosen)]
+    return (*meant, *((one, np.asarray(True)) for one in options.get("offloads", ())))

@@ -23,20 +23,20 @@ from ridgeline.memory.activations import (
 )
 from ridgeline.memory.query import Array, MemoryOptions, MemoryStage, as_array, resolve
 from ridgeline.memory.states import (
-    constant_bytes,
     device_optimizer_bytes,
+    device_weight_bytes,
     gathered_bytes,
     gathered_input_bytes,
     gradient_bytes,
-    gradients_leave,
     head_copy_bytes,
     head_gradient,
+    moved_weight_bytes,
     optimizer_bytes,
     passing_gradient_bytes,
     update_copy_bytes,
-    weight_bytes,
     weight_copy_bytes,
 )
+from ridgeline.seams.offload import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS
 
 TRANSIENT = ("gradients", "activations", "logits", "buffers")
 
@@ -84,10 +84,6 @@ def peak_interval(categories: Mapping[str, float]) -> tuple[float, float]:
 ALLOCATED = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "workspace")
 CATEGORIES = (*ALLOCATED, "context")
 
-# Layers whose activations are on the device while others are in host memory: one at work, one on its way. Assumed;
-# torchtune keeps at most five tensors on their way (bd2a0fc, training/_activation_offloading.py, max_fwd_stash_size).
-MOVING_LAYERS = 2.0
-
 
 def stage_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> dict[str, Array]:
     """Peak bytes of one device of one pipeline stage, by category [byte]; the values add up.
@@ -104,7 +100,7 @@ def stage_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOptio
 def device_memory(stage: MemoryStage) -> dict[str, Array]:
     """As `stage_memory`, of a stage that is resolved [byte]."""
     result = {
-        "weights": np.where(stage.offload_weights, constant_bytes(stage), weight_bytes(stage)),
+        "weights": device_weight_bytes(stage),
         "optimizer": device_optimizer_bytes(stage),
         **greatest(_moments(stage)),
         "workspace": as_array(stage.runtime.workspace_bytes(grouped=stage.profile.grouped)),
@@ -116,10 +112,10 @@ def device_memory(stage: MemoryStage) -> dict[str, Array]:
 
 def _moments(stage: MemoryStage) -> tuple[Moment, ...]:
     runtime, none = stage.runtime, as_array(0.0)
-    gradients = np.where(gradients_leave(stage), 0.0, gradient_bytes(stage))
+    gradients = gradient_bytes(stage) * (1.0 - stage.away(GRADIENTS))
+    away, moving = stage.away(ACTIVATIONS), np.minimum(1.0, _moving_layers(stage) / np.maximum(stage.layer_count, 1.0))
     kept = kept_bytes(stage)
-    moving = np.minimum(1.0, MOVING_LAYERS / np.maximum(stage.layer_count, 1.0))
-    kept = np.where(stage.offload_activations, kept * moving, kept)
+    kept = kept * ((1.0 - away) + away * moving)
     copies = weight_copy_bytes(stage)
     apart = gathered_bytes(stage) + gathered_input_bytes(stage) + runtime.gradient_copies * gradients
     fixed, head = apart + copies, apart + np.maximum(copies, head_copy_bytes(stage))
@@ -143,6 +139,11 @@ def _moments(stage: MemoryStage) -> tuple[Moment, ...]:
     )
 
 
+def _moving_layers(stage: MemoryStage) -> float:
+    """Layers whose activations are on the device while the others are away [1]: the most of any technique."""
+    return max((one.kept_layers() for one, _ in stage.offloads), default=0.0)
+
+
 def host_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> Array:
     """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
     return host_bytes(resolve(graph, workload, options))
@@ -150,10 +151,16 @@ def host_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOption
 
 def host_bytes(stage: MemoryStage) -> Array:
     """As `host_memory`, of a stage that is resolved [byte]."""
-    states = optimizer_bytes(stage) - device_optimizer_bytes(stage)
-    states = states + np.where(stage.offload_weights, weight_bytes(stage) - constant_bytes(stage), 0.0)
-    gradients = np.where(gradients_leave(stage), gradient_bytes(stage), 0.0)
-    return states + gradients + np.where(stage.offload_activations, kept_bytes(stage), 0.0)
+    paged = optimizer_bytes(stage) * (1.0 - stage.away(OPTIMIZER)) - device_optimizer_bytes(stage)
+    return tier_bytes(stage, "dram") + paged
+
+
+def tier_bytes(stage: MemoryStage, tier: str) -> Array:
+    """Bytes that one rank of a stage keeps in 'dram' or on 'nvme' [byte]."""
+    states = optimizer_bytes(stage) * stage.away(OPTIMIZER, tier)
+    states = states + moved_weight_bytes(stage) * stage.away(WEIGHTS, tier)
+    states = states + gradient_bytes(stage) * stage.away(GRADIENTS, tier)
+    return states + kept_bytes(stage) * stage.away(ACTIVATIONS, tier)
 
 
 def activation_bytes(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ridgeline.memory.profile import CONSTANT_BYTES, FP32_BYTES, Divided, PartMemory
 from ridgeline.memory.query import Array, Bools, MemoryStage, as_array, summed, widest
+from ridgeline.seams.offload import GRADIENTS, OPTIMIZER, WEIGHTS
 
 
 def held_numbers(stage: MemoryStage, kind: str, sharded: Bools) -> Array:
@@ -73,7 +74,8 @@ def update_copy_bytes(stage: MemoryStage) -> Array:
     if precision.compute != "fp16" or not precision.master_bytes or not copies:
         return as_array(0.0)
     numbers = held_numbers(stage, "trained", stage.zero >= 1)
-    return np.where((stage.zero == 0) & ~stage.offload_optimizer, numbers * copies * FP32_BYTES, 0.0)
+    here = (stage.zero == 0) & (stage.away(OPTIMIZER) == 0.0)
+    return np.where(here, numbers * copies * FP32_BYTES, 0.0)
 
 
 def _one_gradient(stage: MemoryStage) -> Array:
@@ -121,12 +123,19 @@ def device_optimizer_bytes(stage: MemoryStage) -> Array:
     functional.py, get_paged, and csrc/pythonInterface.c: cudaMallocManaged); PyTorch's allocator counts none of them.
     """
     kept = master_bytes(stage) + (0.0 if stage.profile.optimizer.paged else moment_bytes(stage))
-    return np.where(stage.offload_optimizer | stage.offload_weights, 0.0, kept)
+    return kept * (1.0 - stage.away(OPTIMIZER))
 
 
-def gradients_leave(stage: MemoryStage) -> Bools:
-    """Whether reduced gradients go to the host with the optimizer: ZeRO-2 and 3 (arXiv:2101.06840)."""
-    return (stage.offload_optimizer & (stage.zero >= 2)) | stage.offload_weights
+def moved_weight_bytes(stage: MemoryStage) -> Array:
+    """Weights of one rank that may be in another tier: all but constants that each device holds [byte]."""
+    return weight_bytes(stage) - constant_bytes(stage)
+
+
+def device_weight_bytes(stage: MemoryStage) -> Array:
+    """Weights of one rank that stay on its device, those of layers in use apart [byte]."""
+    away = stage.away(WEIGHTS)
+    part = constant_bytes(stage) + moved_weight_bytes(stage) * (1.0 - away)
+    return np.where(away == 0.0, weight_bytes(stage), part)
 
 
 Measure = Callable[[MemoryStage, PartMemory], Array]  # numbers or bytes of one layer or end
@@ -162,26 +171,37 @@ def gathered_bytes(stage: MemoryStage) -> Array:
 
     The layer at work and those prefetched; the embedding and the head stay gathered where the
     program keeps them so, else they count as a layer. A program that counts live numbers instead
-    fills its allowance. A rank that holds all shards gathers nothing, unless they are on the host.
+    fills its allowance. A rank that holds all shards gathers nothing, unless they are in another tier; what moves on
+    lanes holds as many layers as are fetched ahead.
     """
-    if not any(np.any(part.zero >= 3) for part in stage.parts):
+    fetched = _fetched_layers(stage)
+    if not any(np.any(part.zero >= 3) for part in stage.parts) and not fetched:
         return as_array(0.0)
     runtime = stage.runtime
     layers = _gathered_layers(stage)
     ends = np.where(_gathers(stage), _ends(stage, _gathered), 0.0)
     held = layers + ends if runtime.gathered_ends else np.maximum(layers, ends)
-    allowed = runtime.live_numbers * stage.profile.precision.activation_bytes
-    return np.maximum(held, np.minimum(allowed, _all_gathered(stage)))
+    if not fetched:
+        allowed = runtime.live_numbers * stage.profile.precision.activation_bytes
+        return np.maximum(held, np.minimum(allowed, _all_gathered(stage)))
+    sharded = (stage.zero >= 3) & (stage.shares.shard < 1.0)
+    return np.where(sharded, held, held * stage.away(WEIGHTS))
+
+
+def _fetched_layers(stage: MemoryStage) -> float:
+    """Layers whose weights are there at once where they move on lanes [1]: that at work and those fetched ahead."""
+    return max(((one.ahead() + 1.0) / one.pieces() for one, _ in stage.offloads if one.on_lanes), default=0.0)
 
 
 def _gathers(stage: MemoryStage) -> Bools:
-    """Whether weights are sharded over other ranks, or on the host."""
-    return (stage.zero >= 3) & ((stage.shares.shard < 1.0) | stage.offload_weights)
+    """Whether weights are sharded over other ranks, or in another tier."""
+    return ((stage.zero >= 3) & (stage.shares.shard < 1.0)) | (stage.away(WEIGHTS) > 0.0)
 
 
 @widest
 def _gathered_layers(stage: MemoryStage) -> Array:
-    layers = np.minimum(stage.runtime.gathered_layers, stage.layer_count) * _widest(stage, _gathered)
+    most = _fetched_layers(stage) or stage.runtime.gathered_layers
+    layers = np.minimum(most, stage.layer_count) * _widest(stage, _gathered)
     return np.where(_gathers(stage), layers, 0.0)
 
 
@@ -212,6 +232,10 @@ def passing_gradient_bytes(stage: MemoryStage) -> Array:
     """
     runtime, precision = stage.runtime, stage.profile.precision
     alone = as_array(0.0) if runtime.fused_gradients else _largest_weight(stage) * precision.activation_bytes
+    if _fetched_layers(stage):  # gradients of a piece of a layer wait for their link while another is at work
+        pieces = max(one.pieces() for one, _ in stage.offloads)
+        leaving = _widest(stage, _trained) * (precision.activation_bytes + precision.grad_bytes) / pieces
+        return np.where(stage.away(GRADIENTS) > 0.0, np.maximum(alone, leaving), alone)
     if not np.any(stage.zero >= 2):
         return alone
     layers = np.minimum(runtime.unreduced_layers, stage.layer_count) * _widest(stage, _trained)

@@ -23,6 +23,7 @@ from ridgeline.report.evidence import Known, lowest
 from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import cross_entropy
+from ridgeline.seams.offload import OPTIMIZER, applied, owner
 from ridgeline.seams.registry import listed
 from ridgeline.seams.technique import Technique
 from ridgeline.timeline.simulate import simulate
@@ -77,6 +78,8 @@ class _Explainer:
         it, plan, stage = self.it, self.it.plan, self.busiest
         one = {name: float(table.total_s[stage].sum()) for name, table in self.tables.items()}
         parts = {name: seconds * it.passes for name, seconds in one.items() if seconds > 0}
+        if self.predictor.on_lanes(plan):
+            return {name: seconds for name, seconds in (parts | self._moved(parts)).items() if seconds > 0}
         last = int(np.argmax(it.times.optimizer_s))
         exchanged = float(
             np.broadcast_to(it.times.exchanged_s, it.times.optimizer_s.shape)[last]
@@ -92,6 +95,19 @@ class _Explainer:
         parts["bubble"] = rest - waited - parts["pipeline link"]
         return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
+    def _moved(self, parts: Mapping[str, float]) -> dict[str, float]:
+        """Seconds of the step beside its compute where states move on lanes: the update that nothing hides, waiting for
+        links of the host and of other ranks, and waiting for other stages."""
+        from ridgeline.training.offloaded import exposed_update_s, without_moves
+
+        it, whole_s = self.it, self.it.timeline.makespan_s
+        update = exposed_update_s(it.tasks, it.timeline.end_s)
+        rest = whole_s - sum(parts.values()) - update
+        quiet = simulate(without_moves(it.tasks))
+        bubble = quiet.makespan_s - exposed_update_s(it.tasks, quiet.end_s) - sum(parts.values())
+        bubble = min(max(bubble, 0.0), max(rest, 0.0))
+        return {"update": update, "bubble": bubble, "host link": parts.get("host link", 0.0) + rest - bubble}
+
     def sent_s(self, times: StageTimes, makespan_s: float, rest_s: float) -> float:
         """How much longer a step of such times, which takes `makespan_s`, is for its sends [s]; at most `rest_s`."""
         if not (times.send_forward_s.any() or times.send_backward_s.any()):
@@ -102,7 +118,7 @@ class _Explainer:
 
     def kind_of(self, part: str) -> str:
         """What a part of the step keeps busy; an optimizer in host memory is updated by the host."""
-        if part == "update" and (self.it.plan.offload_optimizer or self.it.plan.offload_weights):
+        if part == "update" and owner(applied(self.it.plan), OPTIMIZER, self.it.plan.zero):
             return "host"
         return _PART_KIND.get(part, "link")
 
@@ -287,7 +303,11 @@ class _Explainer:
             has = cluster.host.dram_bytes
             room = "" if away <= has else ": MORE THAN IT HAS"
             found.append(f"{bytes_text(away)} are in a host's memory, of {bytes_text(has)}{room}")
-        if self.it.plan.offload_activations:
+        if drives := self.predictor.drive_bytes(self.it.plan):
+            has = cluster.host.nvme_bytes
+            room = "" if drives <= has else ": MORE THAN THEY HAVE"
+            found.append(f"{bytes_text(drives)} are on a host's drives, of {bytes_text(has)}{room}")
+        if self.it.plan.offload_activations and not self.predictor.on_lanes(self.it.plan):
             hidden = self._hidden_copies_s() / self.it.timeline.makespan_s
             found.append(
                 f"activations cross the host link beside the compute and do not slow it: {hidden:.0%} of the step is so"

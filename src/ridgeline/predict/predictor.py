@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,14 @@ from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
 from ridgeline.memory.profile import Runtime, runtime_of
-from ridgeline.memory.query import MemoryOptions
-from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory
+from ridgeline.memory.query import MemoryOptions, resolve
+from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory, tier_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import cross_entropy
+from ridgeline.seams.offload import FLAGS, applied, means, offloads, on_lanes
+from ridgeline.seams.offload import check as check_offloads
 from ridgeline.seams.registry import STRATEGIES, of_family
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import step_bound_s
@@ -33,7 +35,10 @@ from ridgeline.training.exchanges import Sharding, exchange_rules
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes
 from ridgeline.training.stages import StageModel
-from ridgeline.training.step import step_tasks, with_moved_activations
+from ridgeline.training.step import pipeline_step, step_tasks, with_moved_activations
+
+if TYPE_CHECKING:
+    from ridgeline.training.offloaded import OffloadedStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +103,6 @@ class Predictor:
         copies = pipeline_schedule(plan.schedule).copies
         return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks // copies)
 
-    def sharding(self, plan: Plan) -> Sharding:
-        """What a plan chooses about model states."""
-        return Sharding(
-            dp=plan.dp,
-            pp=plan.pp,
-            zero=plan.zero,
-            zero_group=plan.zero_group or 0,
-            offload_optimizer=int(plan.offload_optimizer),
-            offload_weights=int(plan.offload_weights),
-        )
-
     def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
         """Prices and layers of every stage of a plan, and their times."""
         if of_family(STRATEGIES, plan.technique) is not None:
@@ -124,7 +118,7 @@ class Predictor:
             recompute_layers=plan.recompute_layers,
             schedule=schedule,
         )
-        if plan.offload_activations:
+        if means(plan, "offload_activations") and not self.on_lanes(plan):
             kept = activation_bytes(self.model.graph, self.workload, **self.held(plan, in_flight=np.ones(plan.pp)))
             rate = self.cluster.host.device_bytes_per_s
             times = with_moved_activations(
@@ -167,15 +161,80 @@ class Predictor:
         check(plan, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
         if of_family(STRATEGIES, plan.technique) is None:
             return
-        for name in ("offload_optimizer", "offload_activations", "offload_weights", "optimizer_in_backward"):
-            if getattr(plan, name):
-                raise PlanError(f"plan: {name} with a strategy for each layer is not modelled; leave one of them out")
+        words = (*FLAGS, "optimizer_in_backward")
+        named = [word for word in words if getattr(plan, word)] + [one.key for one in offloads(plan.technique)]
+        if named:
+            raise PlanError(f"plan: {named[0]} with a strategy for each layer is not modelled; leave one of them out")
         if pipeline_schedule(plan.schedule).barriers():
             raise PlanError(f"plan: schedule {plan.schedule} with a strategy for each layer is not modelled; use 1f1b")
         if plan.recompute_layers is not None:
             raise PlanError("plan: recompute_layers with a strategy for each layer; say it in the runs instead")
         for own, _ in self.groups(plan):
             check(own, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
+
+    def on_lanes(self, plan: Plan) -> bool:
+        """Whether what the plan keeps in other tiers moves on lanes of its timeline, not in closed form."""
+        return on_lanes(applied(plan))
+
+    def sharding(self, plan: Plan) -> Sharding:
+        """The plan's choices about model states, without what moves on lanes."""
+        folded = not self.on_lanes(plan)
+        return Sharding(
+            dp=plan.dp,
+            pp=plan.pp,
+            zero=plan.zero,
+            zero_group=plan.zero_group or 0,
+            offload_optimizer=int(folded and means(plan, "offload_optimizer")),
+            offload_weights=int(folded and means(plan, "offload_weights")),
+        )
+
+    def step(self, plan: Plan, held: StageLayers, times: StageTimes) -> tuple[TaskGraph, float]:
+        """The exact task graph of one step, and a lower bound of its time [s]."""
+        micro_batches, schedule = plan.micro_batches(self.workload.global_batch), pipeline_schedule(plan.schedule)
+        if not self.on_lanes(plan):
+            bound = step_bound_s(schedule, micro_batches, times, exchange_rules(plan))
+            return step_tasks(plan, micro_batches, times), float(bound)
+        from ridgeline.training.offload_parts import lane_rates
+        from ridgeline.training.offloaded import lanes_bound_s, offloaded_tasks
+
+        base, sequence = pipeline_step(plan, micro_batches, times)
+        tasks = offloaded_tasks(
+            base, sequence, self._offloaded(plan, held, times), applied(plan), lane_rates(self.machine)
+        )
+        return tasks, lanes_bound_s(tasks)
+
+    def _offloaded(self, plan: Plan, held: StageLayers, times: StageTimes) -> OffloadedStep:
+        """What a step with offload on lanes is made of."""
+        from ridgeline.training import offloaded
+        from ridgeline.training.offload_parts import names_of, parts_of
+
+        schedule, sharding = pipeline_schedule(plan.schedule), self.sharding(plan)
+        priced = replace(held, cost=self.stages.exchanged(held.cost, sharding))
+        places = schedule.layer_places(plan.pp, plan.chunks)
+        names = names_of(self.model.graph.layers, self.split(plan), places, held)
+        closing = np.broadcast_to(times.exchanged_s, times.optimizer_s.shape)
+        return offloaded.OffloadedStep(
+            parts=parts_of(names, priced, times, sharding, self._kept(plan), workload=self.workload),
+            zero=plan.zero,
+            ranks=plan.dp * plan.cp,
+            rules=exchange_rules(plan),
+            closing_s=closing.tolist(),
+            update_s=(times.optimizer_s - closing).tolist(),
+        )
+
+    def _kept(self, plan: Plan) -> dict[str, float]:
+        """What one micro-batch leaves of each kind of layer, of the embedding and of the head [byte]."""
+        from ridgeline.training.offload_parts import EMBEDDING, HEAD
+
+        options = self.held(plan, in_flight=np.ones(())) | {"recompute_layers": None}
+        none = dict.fromkeys(self.stages.block_names, 0)
+
+        def kept(layers: dict[str, int], *, first: bool = False, last: bool = False) -> float:
+            asked = options | {"layers": layers, "first": first, "last": last}
+            return float(activation_bytes(self.model.graph, self.workload, **asked))
+
+        found = {name: kept(none | {name: 1}) for name in none}
+        return found | {EMBEDDING: kept(none, first=True), HEAD: kept(none, last=True)}
 
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
@@ -190,15 +249,15 @@ class Predictor:
             raise PlanError(f"plan: schedule {plan.schedule} needs pp >= 2, got pp 1; nearest: schedule 1f1b")
         micro_batches = plan.micro_batches(self.workload.global_batch)
         schedule.check(plan.pp, micro_batches, plan.chunks)
+        check_offloads(plan, nvme_bytes=self.cluster.host.nvme_bytes)
         held, times = self.prepare(plan)
-        tasks = step_tasks(plan, micro_batches, times)
-        bound = step_bound_s(schedule, micro_batches, times, exchange_rules(plan))
+        tasks, bound = self.step(plan, held, times)
         return Evaluation(
             plan=plan,
             micro_batches=micro_batches,
             held=held,
             times=times,
-            bound_s=float(bound),
+            bound_s=bound,
             tasks=tasks,
             timeline=simulate(tasks),
         )
@@ -219,6 +278,11 @@ class Predictor:
         held = self._in_flight(plan)
         away = host_memory(self.model.graph, self.workload, **self.held(plan, in_flight=held))
         return float(np.max(away)) * min(self.cluster.host.devices, plan.devices)
+
+    def drive_bytes(self, plan: Plan) -> float:
+        """What the fullest host keeps of states and activations on its drives [byte]."""
+        stage = resolve(self.model.graph, self.workload, self.held(plan, in_flight=self._in_flight(plan)))
+        return float(np.max(tier_bytes(stage, "nvme"))) * min(self.cluster.host.devices, plan.devices)
 
     def _in_flight(self, plan: Plan) -> NDArray[np.float64]:
         """Micro-batches that each stage holds at its peak, in units of all its chunks (P,) [1]."""
@@ -266,6 +330,7 @@ class Predictor:
             offload_weights=plan.offload_weights,
             optimizer_in_backward=plan.optimizer_in_backward,
             loss=plan.loss,
+            offloads=offloads(plan.technique),
             runtime=self.runtime,
         )
 

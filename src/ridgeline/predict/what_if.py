@@ -12,7 +12,6 @@ from ridgeline.timeline.simulate import simulate
 from ridgeline.training.bounds import step_bound_s
 from ridgeline.training.exchanges import exchange_rules
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.step import step_tasks
 
 GAIN = 1.1  # definition: each question asks for a tenth more
 _CLOSED = 0.02  # tolerance: of a step's time, below which what its closed form leaves out is too little to matter
@@ -47,20 +46,16 @@ def plan_sensitivities(predictor: Predictor, evaluation: Evaluation) -> tuple[Se
     By the closed form where that is as good as the simulation of the plan, which takes much longer.
     """
     plan, simulated_s = evaluation.plan, evaluation.timeline.makespan_s
-    closed = evaluation.bound_s > (1.0 - _CLOSED) * simulated_s
+    closed = evaluation.bound_s > (1.0 - _CLOSED) * simulated_s and not predictor.on_lanes(plan)
     base_s = evaluation.bound_s if closed else simulated_s
 
     def step_s(machine: Machine) -> tuple[float]:
         other = Predictor(predictor.model, machine.cluster, predictor.workload, resolved=machine)
-        times = other.prepare(plan)[-1]
+        held, times = other.prepare(plan)
         if closed:
-            return (
-                float(
-                    step_bound_s(
-                        pipeline_schedule(plan.schedule), evaluation.micro_batches, times, exchange_rules(plan)
-                    )
-                ),
-            )
-        return (simulate(step_tasks(plan, evaluation.micro_batches, times)).makespan_s,)
+            rules = exchange_rules(plan)
+            schedule = pipeline_schedule(plan.schedule)
+            return (float(step_bound_s(schedule, evaluation.micro_batches, times, rules)),)
+        return (simulate(other.step(plan, held, times)[0]).makespan_s,)
 
     return sensitivities(predictor.machine, step_s, (base_s,))[0]

@@ -25,9 +25,10 @@ from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
 from ridgeline.memory.activations import kept_bytes
 from ridgeline.memory.query import MemoryOptions, MemoryStage, as_array, resolve, shared_ends
-from ridgeline.memory.stage import device_memory, device_peak, host_bytes
+from ridgeline.memory.stage import device_memory, device_peak, host_bytes, tier_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Predictor
+from ridgeline.seams.offload import offloads, on_lanes
 from ridgeline.seams.schedule import PipelineSchedule, Shape
 from ridgeline.search.axes import Axes, entries, recompute_axis, repeats, savings, sharding_axis
 from ridgeline.search.groups import Floats, Group
@@ -65,6 +66,8 @@ class PricedGrid:
         self.predictor, self.space = predictor, space
         self.workload = predictor.workload
         self.entries = entries(found, space, self.workload.seq_len)
+        self.offloads = offloads(predictor.model.techniques)
+        self.on_lanes = on_lanes(self.offloads)
         self._layouts, self._index = self._unique()
         self.cost = predictor.stages.price(self._layouts, space.recompute)
 
@@ -206,6 +209,7 @@ class PricedGrid:
             offload_weights=axes.saving("offload_weights"),
             optimizer_in_backward=axes.saving("optimizer_in_backward"),
             loss=axes.saving("loss"),
+            offloads=self.offloads,
             runtime=self.predictor.runtime,
         )
         return resolve(self.predictor.model.graph, self.workload, options), alike.ravel()
@@ -251,7 +255,11 @@ class PricedGrid:
                 on=axes.saving("offload_activations"),
                 host_bytes_per_s=self.predictor.cluster.host.device_bytes_per_s,
             )
-        bounds = _bounds_s(axes, StepBound(schedule, axes.batches, times))
+        if self.on_lanes:  # what moves beside the compute hides under it at best
+            work = (times.forward_s + times.backward_input_s + times.backward_weight_s).sum(axis=-1).max(axis=-1)
+            bounds = np.broadcast_to(axes.batches * work / schedule.copies, (len(axes.overlaps), *axes.shape)).copy()
+        else:
+            bounds = _bounds_s(axes, StepBound(schedule, axes.batches, times))
         np.copyto(bounds, np.inf, where=family.repeats)
         excess, host = self._excess([held(stage) for stage in sorted({0, min(1, stages - 1), stages - 1})])
         return Group(
@@ -272,6 +280,9 @@ class PricedGrid:
         worst: Floats = np.asarray(reduce(np.maximum, (device_peak(device_memory(stage)) for stage in looked)))
         ranks = min(cluster.host.devices, cluster.count)
         host = np.asarray(reduce(np.maximum, map(host_bytes, looked))) * ranks - cluster.host.dram_bytes
+        if self.offloads:
+            drives = reduce(np.maximum, (tier_bytes(stage, "nvme") for stage in looked)) * ranks
+            host = np.maximum(host, drives - cluster.host.nvme_bytes)
         return worst - cluster.accelerator.memory_bytes, host
 
 

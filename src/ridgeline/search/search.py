@@ -20,6 +20,7 @@ from ridgeline.predict.explain import explain
 from ridgeline.predict.what_if import plan_sensitivities
 from ridgeline.report.report import FrameworkRun, Infeasible, SearchReport
 from ridgeline.seams.context import context_style
+from ridgeline.seams.offload import FLAGS, offloads, on_lanes, tried
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.setting import Setting
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
@@ -27,6 +28,8 @@ from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Feasible, Group
 from ridgeline.search.space import Space, alone, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
+
+_LANE_BUDGET = 6  # plans simulated with each technique on lanes: their bounds leave out what moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +324,32 @@ def _idle_why(predictor: Predictor, spread: Plan) -> str:
     )
 
 
+def _offloaded(
+    searcher: Searcher, model: Model, setting: Setting, *, top: int, why: NoPlanError
+) -> tuple[Ranked, Searcher]:
+    """The best plans whose states or activations move on lanes, for a model that fits no other way, and their search.
+
+    Each technique that applies is searched by itself. Raises `why` where none fits, or where a framework is named that
+    is not known to run them.
+    """
+    space, workload = searcher.space, searcher.predictor.workload
+    found: list[tuple[float, int, Ranked, Searcher]] = []
+    if workload.held_to_framework or on_lanes(offloads(space.techniques)):
+        raise why
+    still = replace(space, **{word: (False,) for word in FLAGS if word not in space.fixed})  # type: ignore[arg-type]
+    for text in tried(setting):
+        techniques = (*space.techniques, text)
+        own = Predictor(rewritten(model, techniques), setting.cluster, workload)
+        part = Searcher(own, replace(still, fixed={**space.fixed, "technique": techniques}))
+        ranked = part.ranked(top=top, budget=_LANE_BUDGET)
+        if ranked.plans:
+            found.append((ranked.plans[0][0], len(found), ranked, part))
+    if not found:
+        raise why
+    _, _, best, finder = min(found)
+    return best, finder
+
+
 def search(
     model: Model,
     cluster: Cluster,
@@ -345,8 +374,12 @@ def search(
     predictor = Predictor(built, cluster, workload, datasheet_only=evidence == "datasheet")
     setting = Setting(model=built, cluster=cluster, workload=workload)
     searcher = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty(setting))
-    spread = searcher.run(top=top)
-    ranked, searcher = with_fewer_nodes(searcher, spread, top=top)
+    try:
+        spread = searcher.run(top=top)
+        ranked, searcher = with_fewer_nodes(searcher, spread, top=top)
+    except NoPlanError as error:
+        spread, searcher = ranked, searcher = _offloaded(searcher, model, setting, top=top, why=error)
+    predictor = searcher.predictor
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]
     why = _idle_why(predictor, spread.plans[0][1]) if ranked.plans[0][0] < spread.plans[0][0] else ""
@@ -360,6 +393,8 @@ def search(
         pruned_by_bound=ranked.feasible - ranked.simulated,
         infeasible=ranked.infeasible,
         bound_gap=ranked.gap,
-        frameworks=() if workload.held_to_framework else searcher.framework_runs(ranked.plans[0]),
+        frameworks=()
+        if workload.held_to_framework or built.techniques != predictor.model.techniques
+        else searcher.framework_runs(ranked.plans[0]),
         seconds=time.perf_counter() - started,
     )

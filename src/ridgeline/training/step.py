@@ -31,7 +31,12 @@ Floats = NDArray[np.float64]
 
 def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
     """The exact task graph of one step of one plan; times as (P, v) arrays without a plan axis."""
-    rules = exchange_rules(plan)
+    base, sequence = pipeline_step(plan, micro_batches, times)
+    return _StepBuilder(base, sequence, times, exchange_rules(plan)).build()
+
+
+def pipeline_step(plan: Plan, micro_batches: int, times: StageTimes) -> tuple[TaskGraph, Order]:
+    """The tasks of a plan's pipeline, without exchanges and update, and their order."""
     sequence = order(
         pipeline_schedule(plan.schedule),
         plan.pp,
@@ -56,7 +61,7 @@ def step_tasks(plan: Plan, micro_batches: int, times: StageTimes) -> TaskGraph:
     )
     if times.shared is not None:
         base = with_barriers(base, sequence, times.shared)
-    return _StepBuilder(base, sequence, times, rules).build()
+    return base, sequence
 
 
 def with_moved_activations(

@@ -6,15 +6,17 @@ Shape letters: T tokens of a micro-batch on a rank, V vocabulary, D hidden.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.facts.records import Fact
 from ridgeline.seams.loss import Array, CrossEntropy, Logits
-from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import EXACT, param
+
+if TYPE_CHECKING:
+    from ridgeline.seams.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)

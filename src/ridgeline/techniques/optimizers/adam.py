@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.graph.workload import PRECISIONS
-from ridgeline.seams.setting import Setting
 from ridgeline.seams.states import FP32_BYTES, Elementwise
+
+if TYPE_CHECKING:
+    from ridgeline.seams.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)

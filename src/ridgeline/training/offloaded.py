@@ -1,0 +1,326 @@
+"""A step whose states or activations move between tiers: its tasks on lanes, and its lower bound.
+
+Every compute task of the pipeline becomes the layers that it is made of. A layer's weights are fetched some layers
+ahead, its activations leave after its forward and return before its backward, its gradient leaves after its backward.
+Shape letters: P stages, v chunks per stage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.lower.tasks import TaskGraph
+from ridgeline.seams.lanes import COMPUTE, DOWNLOAD, LANES, NETWORK, WRITE, Ends, LaneRates, Lanes, Part
+from ridgeline.seams.offload import ACTIVATIONS, GRADIENTS, KINDS, OPTIMIZER, WEIGHTS, Away, TierOffload, owner
+from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Order
+from ridgeline.training.exchanges import SLOWDOWN, ShardExchange
+from ridgeline.training.pipeline import SEND_BACKWARD, SEND_FORWARD
+from ridgeline.training.step import GATHER, REDUCE, STEP_LABEL, UPDATE
+
+LABELS = (*STEP_LABEL, "weights", "activations", "gradients", "states")
+_KIND = {name: kind for kind, name in enumerate(LABELS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadedStep:
+    """What a step with offload is made of.
+
+    `parts` are those of each stage and chunk in the order of a forward, `zero` the ZeRO stage, `devices` the ranks that
+    share each weight, `rules` when ranks exchange; `closing_s` (P,) of each stage once a step before the update, and
+    `update_s` (P,) of its update where states are on the device [s].
+    """
+
+    parts: Sequence[Sequence[Sequence[Part]]]
+    zero: int
+    ranks: int
+    rules: ShardExchange
+    closing_s: Sequence[float]
+    update_s: Sequence[float]
+
+
+def offloaded_tasks(
+    base: TaskGraph, order: Order, step: OffloadedStep, found: Sequence[TierOffload], rates: LaneRates
+) -> TaskGraph:
+    """The exact task graph of one step; `base` are the tasks of its pipeline, of that order."""
+    return _Layout(base, order, step, found, rates).build()
+
+
+def in_pieces(step: OffloadedStep, pieces: int) -> OffloadedStep:
+    """The same step with every layer cut into so many pieces."""
+    if pieces == 1:
+        return step
+    parts = [[[one for part in chunk for one in part.cut(pieces)] for chunk in stage] for stage in step.parts]
+    return replace(step, parts=parts)
+
+
+def lanes_bound_s(tasks: TaskGraph) -> float:
+    """Lower bound of a step's time [s]: no stream runs two of its tasks at once."""
+    return float(np.bincount(tasks.stream, weights=tasks.duration_s).max())
+
+
+class _Layout:
+    """Records a step on lanes, stage by stage."""
+
+    def __init__(
+        self, base: TaskGraph, order: Order, step: OffloadedStep, found: Sequence[TierOffload], rates: LaneRates
+    ) -> None:
+        self.pieces = max((one.pieces() for one in found), default=1)
+        self.base, self.order, self.step = base, order, in_pieces(step, self.pieces)
+        self.lanes = Lanes(rates)
+        self.owners: Mapping[str, TierOffload | None] = {kind: owner(found, kind, step.zero) for kind in KINDS}
+        self.away = {kind: self._away(kind) for kind in KINDS}
+        self.head: dict[int, int] = {}  # first and last task of each compute task of the pipeline
+        self.tail: dict[int, int] = {}
+        self.gradients: list[dict[tuple[int, int], Ends]] = []
+        self.last: list[Ends] = []
+
+    def _away(self, kind: str) -> tuple[float, float]:
+        """Shares of something in another tier, and on drives [1]."""
+        one = self.owners[kind]
+        where = Away() if one is None else one.away(kind, self.step.zero)
+        dram, nvme = float(cast(float, where.dram)), float(cast(float, where.nvme))
+        return dram + nvme, nvme
+
+    def build(self) -> TaskGraph:
+        """The whole step."""
+        stages, width = self.order.kind.shape
+        for stage in range(stages):
+            self.lanes.stage = stage
+            _Stage(self, stage, range(stage * width, (stage + 1) * width)).lay()
+        everything = tuple(task for ends in self.gradients for each in ends.values() for task in each)
+        everything += tuple(task for ends in self.last for task in ends)
+        for stage in range(stages):
+            self._update(stage, everything)
+        return self._graph()
+
+    def _update(self, stage: int, everything: Ends) -> None:
+        """The update of a stage, after all gradients of all stages unless its technique does not wait for them."""
+        lanes, step, one = self.lanes, self.step, self.owners[OPTIMIZER]
+        lanes.stage, lanes.micro_batch, lanes.chunk = stage, 0, 0
+        closed = lanes.add(COMPUTE, step.closing_s[stage], everything, "update")  # the norm is of all gradients
+        if one is None:
+            lanes.add(COMPUTE, step.update_s[stage], closed, "update")
+        elif not one.early:
+            parts = [part for chunk in step.parts[stage] for part in chunk]
+            one.lay_update(lanes, parts, [closed] * len(parts))
+
+    def _graph(self) -> TaskGraph:
+        lanes, base = self.lanes, self.base
+        compute = len(self.head)
+        sends = np.arange(compute, base.tasks)
+        streams = {place: number for number, place in enumerate(dict.fromkeys(lanes.places))}
+        count = len(lanes.seconds)
+        waiting: list[int] = []
+        awaited: list[int] = []
+
+        def end(task: int) -> int:
+            return self.tail[task] if task < compute else count + task - compute
+
+        for task in range(count):
+            waiting += [task] * len(lanes.waits[task])
+            awaited += lanes.waits[task]
+        for task in range(base.tasks):
+            own = self.head[task] if task < compute else end(task)
+            for before in base.dep[base.dep_start[task] : base.dep_start[task + 1]].tolist():
+                waiting.append(own)
+                awaited.append(end(before))
+        order = np.argsort(np.asarray(waiting), kind="stable")
+        total = count + sends.size
+        starts = np.concatenate(([0], np.cumsum(np.bincount(np.asarray(waiting, dtype=np.int64), minlength=total))))
+        first = len(streams)
+        names = tuple(_stream_name(lane, stage) for lane, stage in streams)
+        return TaskGraph(
+            duration_s=np.concatenate((np.asarray(lanes.seconds), base.duration_s[sends])),
+            stream=np.concatenate(
+                (np.array([streams[place] for place in lanes.places]), base.stream[sends] - self.order.stages + first)
+            ).astype(np.int32),
+            dep_start=starts.astype(np.int64),
+            dep=np.asarray(awaited, dtype=np.int64)[order],
+            stream_names=names + base.stream_names[self.order.stages :],
+            stream_device=tuple(stage for _, stage in streams) + base.stream_device[self.order.stages :],
+            kind=np.concatenate((np.array([_KIND[name] for name in lanes.labels]), base.kind[sends])).astype(np.int16),
+            label=LABELS,
+            micro_batch=np.concatenate((np.array([m for m, _ in lanes.which]), base.micro_batch[sends])).astype(
+                np.int32
+            ),
+            chunk=np.concatenate((np.array([c for _, c in lanes.which]), base.chunk[sends])).astype(np.int16),
+        )
+
+
+def _stream_name(lane: str, stage: int) -> str:
+    return f"stage {stage}" if lane == COMPUTE else f"{lane} {stage}" if lane in LANES else lane
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Use:
+    """One layer's part in one compute task."""
+
+    task: int
+    kind: int
+    micro_batch: int
+    chunk: int
+    part: int
+
+
+class _Stage:
+    """Lays the layers of one stage's compute tasks, with what moves around them."""
+
+    def __init__(self, whole: _Layout, stage: int, tasks: range) -> None:
+        self.whole, self.stage, self.lanes = whole, stage, whole.lanes
+        self.uses = [use for task in tasks for use in self._uses(task)]
+        self.ends: list[Ends] = []  # of each use
+        weights, kept = whole.owners[WEIGHTS], whole.owners[ACTIVATIONS]
+        self.ahead = (weights.ahead() if weights else 1) if int(np.all(whole.step.rules.overlap_gather)) else 0
+        self.back = round(kept.kept_layers() * whole.pieces) - 1 if kept else 0
+        self.resident: deque[tuple[int, int]] = deque(maxlen=self.ahead + 1)
+        self.fetched: dict[int, Ends] = {}
+        self.restored: dict[int, Ends] = {}
+        self.stored: dict[tuple[int, int, int], Ends] = {}
+        self.saves: dict[int, Ends] = {}
+        self.seen: set[tuple[int, int]] = set()
+        self.forward_at = {self._key(use): n for n, use in enumerate(self.uses) if use.kind == FORWARD}
+        self.backward_at = {
+            self._key(use): n for n, use in enumerate(self.uses) if use.kind in (BACKWARD, BACKWARD_INPUT)
+        }
+        self.final = {
+            (use.chunk, use.part): n for n, use in enumerate(self.uses) if use.kind in (BACKWARD, BACKWARD_WEIGHT)
+        }
+        self.gradients: dict[tuple[int, int], Ends] = {}
+
+    def _uses(self, task: int) -> list[_Use]:
+        base = self.whole.base
+        kind, micro, chunk = int(base.kind[task]), int(base.micro_batch[task]), int(base.chunk[task])
+        if kind not in _WORK:  # a pass that all stages take part in
+            return [_Use(task=task, kind=kind, micro_batch=micro, chunk=chunk, part=-1)]
+        count = len(self.whole.step.parts[self.stage][chunk])
+        each = range(count) if kind == FORWARD else reversed(range(count))
+        return [_Use(task=task, kind=kind, micro_batch=micro, chunk=chunk, part=part) for part in each]
+
+    @staticmethod
+    def _key(use: _Use) -> tuple[int, int, int]:
+        return use.micro_batch, use.chunk, use.part
+
+    def lay(self) -> None:
+        """Record every use in the stage's order; what is fetched ahead is recorded as its buffer falls free."""
+        whole = self.whole
+        for number in range(min(self.ahead, len(self.uses))):
+            self._fetch(number, ())
+        for number, use in enumerate(self.uses):
+            self.lanes.micro_batch, self.lanes.chunk = use.micro_batch, use.chunk
+            before = self.ends[-1] if self.ends else ()
+            if number + self.ahead < len(self.uses):
+                self._fetch(number + self.ahead, before)
+            self._restore(number + self.back, before)
+            self._compute(number, use)
+            whole.head.setdefault(use.task, self.ends[-1][0])
+            whole.tail[use.task] = self.ends[-1][0]
+        whole.gradients.append(self.gradients)
+        whole.last.append(self.ends[-1])
+
+    def part(self, use: _Use) -> Part:
+        """The layer of a use."""
+        return self.whole.step.parts[self.stage][use.chunk][use.part]
+
+    def _fetch(self, number: int, after: Ends) -> None:
+        """Bring the weights of a use, unless they are still there: from drives and host, then from the other ranks."""
+        use, step = self.uses[number], self.whole.step
+        place = (use.chunk, use.part)
+        if use.part < 0 or use.kind == BACKWARD_WEIGHT or place in self.resident:
+            return
+        part, (away, stored) = self.part(use), self.whole.away[WEIGHTS]
+        once = step.rules.gather_once and use.kind == FORWARD and place not in self.seen
+        gathered = bool(step.rules.gather_always or once)
+        self.seen.add(place)
+        if not away and not gathered:
+            return
+        self.resident.append(place)
+        one = self.whole.owners[WEIGHTS]
+        share = part.share_bytes if step.zero >= 3 and one is not None and one.partitioned() else part.weight_bytes
+        ends = self.lanes.fetch(away * share, stored * share, after, "weights")
+        if gathered and part.gather_s > 0 and step.ranks > 1:
+            ends = self.lanes.add(NETWORK, part.gather_s, ends, STEP_LABEL[GATHER])
+        self.fetched[number] = ends
+
+    def _moves(self, key: tuple[int, int, int]) -> bool:
+        """Whether the activations of a layer's forward leave: those of the last layers before a backward stay."""
+        far = self.backward_at[key] - self.forward_at[key] > 2 * self.back + 1
+        return bool(self.whole.away[ACTIVATIONS][0]) and far
+
+    def _restore(self, number: int, after: Ends) -> None:
+        """Bring back the activations of a backward that is so near."""
+        if number >= len(self.uses) or self.uses[number].kind not in (BACKWARD, BACKWARD_INPUT):
+            return
+        use = self.uses[number]
+        if not self._moves(self._key(use)):
+            return
+        one, (away, stored) = self.whole.owners[ACTIVATIONS], self.whole.away[ACTIVATIONS]
+        size = self.part(use).kept_bytes
+        after = after + self.stored.pop(self._key(use))
+        direct = one is not None and one.direct
+        self.restored[number] = self.lanes.fetch(away * size, stored * size, after, "activations", direct=direct)
+
+    def _compute(self, number: int, use: _Use) -> None:
+        """The work of a use, once its weights and activations are there and the buffers of earlier ones are free."""
+        if use.part < 0:
+            base = self.whole.base
+            self.ends.append(self.lanes.add(COMPUTE, float(base.duration_s[use.task]), (), STEP_LABEL[use.kind]))
+            return
+        lanes, part, rules = self.lanes, self.part(use), self.whole.step.rules
+        seconds = {
+            FORWARD: part.forward_s, BACKWARD: part.input_s + part.weight_s, BACKWARD_INPUT: part.input_s,
+            BACKWARD_WEIGHT: part.weight_s,
+        }[use.kind]  # fmt: skip
+        fetched = self.fetched.pop(number, ())
+        after = fetched + self.restored.pop(number, ()) + self.saves.pop(number - self.back - 1, ())
+        makes_gradient = use.kind in (BACKWARD, BACKWARD_WEIGHT)
+        final = self.final.get((use.chunk, use.part)) == number
+        reduces = makes_gradient and part.reduce_s > 0 and (bool(rules.reduce_always) or final)
+        exchanged = part.gather_s * bool(fetched) + part.reduce_s * reduces if self.whole.step.ranks > 1 else 0.0
+        seconds += SLOWDOWN() * min(exchanged, seconds)
+        ends = lanes.add(COMPUTE, seconds, after, STEP_LABEL[use.kind])
+        self.ends.append(ends)
+        if use.kind == FORWARD and self._key(use) in self.backward_at and self._moves(self._key(use)):
+            one, (away, stored) = self.whole.owners[ACTIVATIONS], self.whole.away[ACTIVATIONS]
+            size, direct = part.kept_bytes, one is not None and one.direct
+            self.saves[number] = lanes.store(away * size, stored * size, ends, "activations", direct=direct)
+            self.stored[self._key(use)] = self.saves[number]
+        if makes_gradient:
+            self._gradient(use, part, ends, reduces=reduces, final=final)
+
+    def _gradient(self, use: _Use, part: Part, ends: Ends, *, reduces: bool, final: bool) -> None:
+        """Reduce a layer's gradient, and hand it to the tier that keeps it; updates that do not wait follow at once."""
+        lanes, whole = self.lanes, self.whole
+        away, stored = whole.away[GRADIENTS]
+        if reduces:
+            ends = lanes.add(NETWORK, part.reduce_s, ends, STEP_LABEL[REDUCE])
+        if away and (final or whole.step.zero >= 2 or whole.step.ranks == 1):
+            ends = lanes.move(DOWNLOAD, away * part.gradient_bytes, ends, "gradients")
+            if final:
+                ends = lanes.move(WRITE, stored * part.gradient_bytes, ends, "gradients")
+        if not final:
+            return
+        one = whole.owners[OPTIMIZER]
+        if one is not None and one.early:
+            ends = one.lay_update(lanes, [part], [ends])[0]
+        self.gradients[use.chunk, use.part] = ends
+
+
+_WORK = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+
+
+def exposed_update_s(tasks: TaskGraph, end_s: NDArray[np.float64]) -> float:
+    """Seconds from the last forward or backward of a step to its end: what of the update nothing hides [s]."""
+    worked = np.isin(tasks.kind, _WORK)
+    return float(end_s.max() - end_s[worked].max())
+
+
+def without_moves(tasks: TaskGraph) -> TaskGraph:
+    """The same step where links, drives and the host's memory take no time."""
+    kept = np.isin(tasks.kind, (*_WORK, UPDATE, SEND_FORWARD, SEND_BACKWARD))
+    return replace(tasks, duration_s=np.where(kept, tasks.duration_s, 0.0))
