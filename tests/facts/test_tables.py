@@ -23,6 +23,8 @@ ROWS = {
     "published_batches.tsv": 96,
     "request_lengths.tsv": 12,
     "engine_releases.tsv": 41,
+    "failures.tsv": 5,
+    "recovery.tsv": 4,
 }
 SUMS = {
     ("accelerators.tsv", "fp32_tflops"): 6958.216,
@@ -52,6 +54,9 @@ SUMS = {
     ("token_frequencies.tsv", "share"): 1.0,
     ("published_batches.tsv", "batch"): 31128.0,
     ("request_lengths.tsv", "mean"): 17832.298,
+    ("failures.tsv", "devices"): 33760.0,
+    ("failures.tsv", "failures"): 534.34,
+    ("recovery.tsv", "value"): 122087900.0,
     ("request_lengths.tsv", "q50"): 16411.0,
 }
 RUNGS = {"measured", "datasheet", "derived", "assumed"}

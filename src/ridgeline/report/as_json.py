@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.model import Model
@@ -17,6 +17,9 @@ from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.report.evidence import sensitivities_as_list, what_if_lines
 from ridgeline.report.report import FrameworkRun, Report, SearchReport, StageMemory
+
+if TYPE_CHECKING:
+    from ridgeline.training.goodput import Goodput
 
 
 def as_value(value: object) -> Any:
@@ -96,6 +99,18 @@ def run_totals(report: Report) -> dict[str, float | None]:
     }
 
 
+def _goodput(found: Goodput) -> dict[str, Any]:
+    """A run under failures."""
+    shares = ("work_share", "hosts_share", "straggler_share", "throughput_share")
+    times = ("mtbf_s", "mtbf_low_s", "mtbf_high_s", "interval_s", "restart_s", "run_time_s", "run_low_s", "run_high_s")
+    return {
+        "goodput": as_value(found.goodput), **picked(found, "technique", "failures", "checkpoint_bytes"),
+        **picked(found, *shares, *times),
+        "save_stops_s": as_value(found.save.stops_s), "save_lasts_s": as_value(found.save.lasts_s),
+        "load_s": as_value(found.save.load_s), "assumed": list(found.assumed),
+    }  # fmt: skip
+
+
 def report_as_dict(report: Report) -> dict[str, Any]:
     """The answer to `predict`."""
     rates = ("model_flop", "hardware_flop", "mfu", "hfu")
@@ -114,6 +129,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "mfu_causal": as_value(report.causal_mfu),
         **picked(report, *step),
         **as_value(run_totals(report)),
+        **({} if report.goodput is None else {"goodput": _goodput(report.goodput)}),
         "memory": [_memory(stage) for stage in report.memory],
         **picked(report, "shares", "limit", "ops", "evidence", "known", "assumptions"),
         "what_if": what_if_lines(report.what_if, "step time"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.model import SAMPLE, Model
@@ -14,6 +15,9 @@ from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import Block, Printed
 from ridgeline.report.evidence import Known, Sensitivity
 from ridgeline.timeline.simulate import Timeline
+
+if TYPE_CHECKING:
+    from ridgeline.training.goodput import Goodput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +110,16 @@ class Report(Printed):
     evidence: Mapping[str, Evidence]  # by mechanism: 'matrix rate', 'memory rate', 'links', ...
     known: tuple[Known, ...] = ()  # each mechanism's rung, with the share of the step that hangs on it
     what_if: tuple[Sensitivity, ...] = ()  # of the step time
+    goodput: Goodput | None = None  # of a run under failures, where a technique says how its states are saved
     idle_why: str = ""  # why whole nodes are left idle, where a search chose so
     tasks: TaskGraph | None = field(default=None, repr=False)
     timeline: Timeline | None = field(default=None, repr=False)
+
+    def goodput_text(self) -> str:
+        """A run under failures in words; '' where no technique says how its states are saved."""
+        from ridgeline.report.goodput import goodput_text
+
+        return "" if self.goodput is None else goodput_text(self.goodput, self)
 
     @property
     def sample_tokens(self) -> int | None:

@@ -180,6 +180,8 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
         price = "" if run["run_usd"] is None else f", {money_text(run['run_usd'])}"
         carbon = "" if run["run_carbon_kg"] is None else f", {carbon_text(run['run_carbon_kg'])}"
         yield "whole run", f"{time_text(run['run_time_s'])} for {counted}, {energy_text(energy_j)}{price}{carbon}"
+    if report.goodput is not None:
+        yield "failures", report.goodput_text()
     yield "limited by", report.limit
 
 
