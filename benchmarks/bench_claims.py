@@ -21,7 +21,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster, with_secondary
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ExpertAllToAll
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import deployed, replaced
 from ridgeline.seams.serving import Placement, instance_devices, of, other_devices, own_devices
 from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, placed, routes_of
@@ -227,7 +227,7 @@ def infinite() -> Iterator[str]:
         for words in ways:
             one = engine(load("llama-2-7b"), where, deployed(**words))
             table = one.tables(longest_prompt=int(prompts.max()), longest=int(prompts.max()) + 400)
-            found = replay_tables([one], [table], asked, router=Router.LEAST_LOADED)
+            found = replay_tables([one], [table], asked, router="least-loaded")
             told.append((measure(found, asked).total_tokens_per_s, int(found.refused.sum()), found.loans))
         plain, borrowed, wide = told
         yield (
@@ -257,7 +257,7 @@ def loongserve() -> Iterator[str]:
         for name, fleet in ways.items():
             engines = [engine(load("llama-2-7b"), where, one) for one in fleet]
             tables = [one.tables(longest_prompt=200_000, longest=200_400) for one in engines]
-            done = replay_tables(engines, tables, asked, router=Router.LEAST_LOADED)
+            done = replay_tables(engines, tables, asked, router="least-loaded")
             spent = (done.end_s - done.came_s) / (done.prompt + done.output)
             found[name] = (measure(done, asked).ttft.mean, float(np.nanmean(spent)), int(done.refused.sum()))
         first, token, _ = found.pop("merged")

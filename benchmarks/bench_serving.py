@@ -32,7 +32,6 @@ from serving_peers import (
     vidur,
 )
 
-from ridgeline.plan.deployment import Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.metrics import Objective
 from ridgeline.serving.replay import replay_tables
@@ -157,7 +156,7 @@ def parts_here() -> None:
     marks = [time.perf_counter()]
     one, tables = made(job, asked)
     marks.append(time.perf_counter())
-    replay_tables([one], [tables], asked, router=Router.LEAST_LOADED)
+    replay_tables([one], [tables], asked, router="least-loaded")
     marks.append(time.perf_counter())
     print(json.dumps(np.diff(marks).tolist()))
 

@@ -13,7 +13,7 @@ from serving_peers import Taken, taken
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import Objective, measure
@@ -75,7 +75,7 @@ def timed(job: Job) -> Timed:
         held[:] = made(job, asked)
 
     def run() -> None:
-        held[2:] = [replay_tables(held[:1], held[1:2], asked, router=Router.LEAST_LOADED)]
+        held[2:] = [replay_tables(held[:1], held[1:2], asked, router="least-loaded")]
 
     make()
     run()

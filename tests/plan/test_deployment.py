@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.serving import Speculation, all_devices, instance_devices, of, step_tokens
 
@@ -25,7 +25,7 @@ def speculation(one: Deployment) -> Speculation:
 def test_a_deployment_leaves_choices_to_the_engine() -> None:
     one = deployed()
     assert (one.engine, one.tp, one.pp, one.dp, one.ep, one.instances) == ("vLLM", 1, 1, 1, 1, 1)
-    assert (one.router, one.role, speculation(one).drafted) == (Router.ROUND_ROBIN, Role.WHOLE, 0)
+    assert (one.technique, one.role, speculation(one).drafted) == ((), Role.WHOLE, 0)
     assert (one.version, one.weights, one.other_weights, one.kv) == ("", "", "", "")
     left = ("token_budget", "max_seqs", "chunked", "mixed", "prefix_cache", "graphs", "memory_fraction")
     assert [one.said[name] for name in left] == [None] * len(left)

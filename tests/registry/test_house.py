@@ -15,8 +15,7 @@ LONGEST_FILE = 400  # lines; files are meant to stay near 300
 LONGEST_FUNCTION = 80  # lines; functions are meant to stay near 40
 MOST_PARAMETERS = 8  # functions are meant to have six at most
 MORE_PARAMETERS = {  # those that have more as yet, and how many: none may grow or be added
-    "graph/vision.py: convolution": 10, "serving/replay.py: replay_tables": 9,
-    "serving/hybrid_model.py: __init__": 9, "serving/traffic/traffic.py: traffic": 17,
+    "graph/vision.py: convolution": 10, "serving/traffic/traffic.py: traffic": 17,
     "cost/layer_questions.py: latent_layer": 9, "cost/layer_questions.py: compressed_layer": 9,
     "cost/questions.py: prefill": 9, "cost/questions.py: experts": 9,
 }  # fmt: skip

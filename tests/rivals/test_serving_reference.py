@@ -15,7 +15,7 @@ from reference_serving import Fleet, Instance
 from reference_split import Answers, Prompts
 
 from ridgeline.cost.seconds import Seconds
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import deployed, replaced
 from ridgeline.seams.serving import Adapters, of
 from ridgeline.serving import loop, state
@@ -29,7 +29,7 @@ from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 BATCHES, CASES = 20, 50
-ROUTERS = (Router.ROUND_ROBIN, Router.LEAST_LOADED, Router.PREFIX)
+ROUTERS = ("round-robin", "least-loaded", "prefix")
 
 
 def seconds(values: np.ndarray) -> Seconds:
@@ -171,7 +171,7 @@ class Case:
     engines: list[FakeEngine]
     tables: list[StepTables]
     traffic: Traffic
-    router: Router
+    router: str
 
     def compiled(self) -> Replay:
         return replay_tables(self.engines, self.tables, self.traffic, router=self.router)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ class Case:
             for i in range(t.requests)
         ]  # fmt: skip
         fleet = Fleet(
-            instances=self.instances(), asked=asked, router=self.router.value, concurrency=t.concurrency,
+            instances=self.instances(), asked=asked, router=self.router, concurrency=t.concurrency,
             by_priority=len(set(t.priority)) > 1 or any(one.values.get("redraws") for one in self.engines),
         )  # fmt: skip
         return fleet.run()
@@ -512,7 +512,7 @@ def test_the_slow_simulator_itself_by_hand() -> None:
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
     engine = FakeEngine(deployed(), values, (), policy)
-    case = Case([engine], [table], traffic([0.0, 6.0], [3, 3], [4, 3]), Router.ROUND_ROBIN)
+    case = Case([engine], [table], traffic([0.0, 6.0], [3, 3], [4, 3]), "round-robin")
     slow = case.plain()
     assert [(one.came_s, one.first_s, one.end_s) for one in slow.asked] == [(0.0, 5.0, 18.0), (6.0, 15.0, 21.0)]
     assert slow.iterations == 5
@@ -528,7 +528,7 @@ def test_kernels_are_compiled_once_for_a_number_of_tokens() -> None:
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
     engine = FakeEngine(deployed(), values, (), policy)
-    case = Case([engine], [table], traffic([0.0, 10.0, 20.0], [3, 3, 2], [1, 1, 1]), Router.ROUND_ROBIN)
+    case = Case([engine], [table], traffic([0.0, 10.0, 20.0], [3, 3, 2], [1, 1, 1]), "round-robin")
     assert [one.first_s for one in case.plain().asked] == [5.5, 15.0, 25.5]
     assert differences(case)[0] == []
 
@@ -546,7 +546,7 @@ def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
     }  # fmt: skip
     policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
     engine = FakeEngine(deployed(), values, (4,), policy)
-    case = Case([engine], [flat_table()], traffic([0.0] * 3, [3] * 3, [2] * 3), Router.ROUND_ROBIN)
+    case = Case([engine], [flat_table()], traffic([0.0] * 3, [3] * 3, [2] * 3), "round-robin")
     assert [one.first_s for one in case.plain().asked] == [10.0, 15.0, 15.0]
     assert differences(case)[0] == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.errors import InputError, PlanError, RidgelineError
 from ridgeline.facts.clusters import cluster
-from ridgeline.plan.deployment import Role, Router
+from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving import ServingScenario, deployments_of, read_serving, serving_from_words
 from ridgeline.scenario.serving_words import deployed, said
 from ridgeline.scenario.training import read_scenario
@@ -63,8 +63,8 @@ def test_a_file_and_flags_mean_the_same(tmp_path: Path) -> None:
 
 def test_words_become_a_deployment_on_all_devices() -> None:
     (one,) = serving_from_words(TABLES).deployments
-    assert one == deployed(engine="sglang", version="0.4", tp=2, kv="fp8", instances=4, preemption="swap")
-    assert serving_from_words(TABLES).router is Router.PREFIX
+    assert one == deployed(engine="sglang", version="0.4", tp=2, kv="fp8", instances=4, preemption="swap", router="prefix")
+    assert serving_from_words(TABLES).router == "prefix"
 
 
 def test_flags_win_word_by_word(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_flags_win_word_by_word(tmp_path: Path) -> None:
 def test_what_nobody_says_is_left_to_the_engine() -> None:
     (one,) = plan().deployments
     assert one == deployed(engine="vllm", instances=8)
-    assert plan().router is Router.ROUND_ROBIN
+    assert plan().router == ""
 
 
 @pytest.mark.parametrize(("words", "instances"), [({"tp": 8}, 1), ({"tp": 3}, 2), ({"tp": 2, "dp": 2}, 2)])

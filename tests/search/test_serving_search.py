@@ -13,7 +13,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.serving_json import ranked_as_dict
 from ridgeline.scenario.serving_words import deployed, replaced
@@ -54,7 +54,7 @@ def by_hand(rate: int) -> dict[Deployment, Metrics]:
     for tp, pp, budget, seqs in itertools.product((1, 2, 4), (1, 2, 4), WHOLE.token_budgets, WHOLE.max_seqs):
         for instances in range(1, 4 // (tp * pp) + 1):
             one = deployed(engine="vllm", tp=tp, pp=pp, token_budget=budget, max_seqs=seqs, instances=instances)
-            again = replay([engine(MODEL, where, one)], load_of(rate), router=Router.LEAST_LOADED)
+            again = replay([engine(MODEL, where, one)], load_of(rate), router="least-loaded")
             results[one] = measure(again, load_of(rate), BOUNDS)
     return results
 
@@ -159,7 +159,7 @@ def test_equal_engines_are_replayed_once() -> None:
     policy = engine(MODEL, machine(FOUR), one).policy
     bench = Bench(
         model=MODEL, machine=machine(FOUR), cluster=FOUR, traffic=load_of(30), objective=BOUNDS,
-        router=Router.LEAST_LOADED,
+        router="least-loaded",
     )  # fmt: skip
     said = replaced(one, token_budget=policy.token_budget, max_seqs=policy.max_seqs)
     other = replaced(one, token_budget=policy.token_budget // 2)
@@ -320,7 +320,7 @@ def test_the_best_hangs_on_what_its_own_replay_does() -> None:
     result = found(30)
     best, fewest = result.ranked[0], result.fewest
     report = simulate_serving(
-        MODEL, FOUR, best.deployments, load_of(30), objective=BOUNDS, operation=Operation(router=Router.LEAST_LOADED)
+        MODEL, FOUR, best.deployments, load_of(30), objective=BOUNDS, operation=Operation(router="least-loaded")
     )
     assert best.known == report.known
     assert best.what_if == report.what_if

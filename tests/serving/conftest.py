@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.seconds import Seconds
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.fleet_events import FleetEvents
@@ -87,7 +87,7 @@ def replayed() -> Replays:
         traffic: Traffic,
         *,
         instances: int = 1,
-        router: Router = Router.ROUND_ROBIN,
+        router: str = "round-robin",
         fleet_events: FleetEvents | None = None,
         stop: Stop | None = None,
         deployment: Deployment | None = None,
@@ -115,7 +115,7 @@ def pooled() -> Replays:
             NumbersEngine(numbers | more, deployed(role=role), table)
             for role, more in ((Role.PREFILL, {}), (Role.DECODE, decode))
         ]
-        return replay_tables(pools, [table, table], asked, router=Router.ROUND_ROBIN)  # type: ignore[arg-type]
+        return replay_tables(pools, [table, table], asked, router="round-robin")  # type: ignore[arg-type]
 
     return run
 
@@ -136,6 +136,6 @@ def numbered() -> Callable[..., Replay]:
     ) -> Replay:
         table = change(numbers_table(**times))
         engine = NumbersEngine(numbers, deployed(), table)
-        return replay_tables([engine], [table], asked, router=Router.ROUND_ROBIN, fleet_events=fleet_events)  # type: ignore[list-item]
+        return replay_tables([engine], [table], asked, router="round-robin", fleet_events=fleet_events)  # type: ignore[list-item]
 
     return run

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Router
 from ridgeline.serving import state
 from ridgeline.serving.fleet_events import Autoscale, Failures, FleetEvents
 from ridgeline.serving.replay import Replay
@@ -20,7 +19,7 @@ Replays = Callable[..., Replay]
 def test_a_failure_loses_caches_but_no_request(replayed: Replays) -> None:
     """Requests of 10 + 50 tokens, steps of 1 s and 50 ms a token, instances up for 40 s, down for 10 s on average."""
     asked = traffic(np.arange(40) * 5.0, np.full(40, 10), np.full(40, 50))
-    options = {"instances": 3, "router": Router.LEAST_LOADED, "lane_s": 1.0, "token_s": 0.05}
+    options = {"instances": 3, "router": "least-loaded", "lane_s": 1.0, "token_s": 0.05}
     calm = replayed(asked, **options)
     fleet_events = FleetEvents(failures=Failures(mean_up_s=40.0, mean_down_s=10.0, seed=1))
     found = replayed(asked, **options, fleet_events=fleet_events)
@@ -44,7 +43,7 @@ def test_a_fleet_that_is_wholly_down_waits_for_its_repair(replayed: Replays) -> 
 def test_load_starts_instances_and_stops_them(replayed: Replays) -> None:
     """Sixty requests at once for one instance that runs two at a time; four may be up, each start takes 5 s."""
     asked = traffic(np.r_[np.zeros(60), 400.0], np.full(61, 1), np.full(61, 10))
-    options = {"instances": 4, "router": Router.LEAST_LOADED, "max_seqs": 2, "lane_s": 1.0}
+    options = {"instances": 4, "router": "least-loaded", "max_seqs": 2, "lane_s": 1.0}
     auto = Autoscale(period_s=2.0, high=4.0, low=1.0, start_s=5.0, fewest=1)
     found = replayed(asked, **options, fleet_events=FleetEvents(autoscale=auto))
     assert found.done.all()

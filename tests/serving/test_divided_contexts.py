@@ -19,7 +19,6 @@ from ridgeline.graph.load import load
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
-from ridgeline.plan.deployment import Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import Engine, engine
@@ -174,7 +173,7 @@ def test_a_replay_with_divided_contexts_holds_twice_as_many() -> None:
     for ranks in (1, 2):
         one = made(tp=16, kv_ranks=ranks, cache_tokens=ranks * 16 * 576)
         table = one.tables(longest_prompt=512, longest=576)
-        found = replay_tables([one], [table], asked, router=Router.ROUND_ROBIN)
+        found = replay_tables([one], [table], asked, router="round-robin")
         assert found.done.all()
         peaks.append(found.mean_sequences)
     assert peaks[1] > 1.7 * peaks[0]

@@ -16,7 +16,7 @@ from ridgeline.cost.seconds import Seconds, stacked
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Role, Router
+from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving import state
 from ridgeline.serving.ends import LOW, table_at
@@ -219,7 +219,7 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
     for split in (False, True):
         one = engine(load("llama-3.1-8b"), where, deployed(split=split, token_budget=4096))
         tables = one.tables(longest_prompt=4000, longest=4300)
-        again = replay_tables([one], [tables], asked, router=Router.ROUND_ROBIN)
+        again = replay_tables([one], [tables], asked, router="round-robin")
         found[split] = measure(again, asked)
         assert again.done.all()
         assert 0 < again.busy_s[0] <= again.span_s

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.plan.deployment import Router
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.ends import CAUSES, HIGH, LOW, at_place, interval, replay_ends
 from ridgeline.serving.engine import engine
@@ -61,7 +60,7 @@ def batch(count: int, after_s: float = 0.0) -> Traffic:
 def test_causes_have_turns_of_their_own_where_nobody_waits(requests: Traffic, turns: int) -> None:
     one = engine(LLAMA, MACHINE, deployed(max_seqs=16))
     tables = one.tables(longest_prompt=512, longest=1024)
-    assert len(replay_ends([one], [tables], requests, router=Router.LEAST_LOADED)) == 2 * turns
+    assert len(replay_ends([one], [tables], requests, router="least-loaded")) == 2 * turns
 
 
 def test_what_a_cause_adds_to_a_batch_is_what_all_of_them_add_together() -> None:
@@ -71,7 +70,7 @@ def test_what_a_cause_adds_to_a_batch_is_what_all_of_them_add_together() -> None
 
     def span_s(place: float, causes: tuple[str, ...]) -> float:
         made = at_place([one], [tables], [place], causes)
-        return replay_tables(*made, requests, router=Router.LEAST_LOADED).span_s
+        return replay_tables(*made, requests, router="least-loaded").span_s
 
     for place in (LOW, HIGH):
         alone = [span_s(place, (cause,)) - span_s(0.0, CAUSES) for cause in CAUSES]

@@ -20,7 +20,7 @@ from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence, Fact
 from ridgeline.graph.load import load
 from ridgeline.lower.pieces import ElementwisePiece
-from ridgeline.plan.deployment import Role, Router
+from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving_words import deployed, replaced
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
@@ -461,7 +461,7 @@ def test_parts_of_a_whole_batch_follow_each_other_through_a_pipeline() -> None:
         made = replace(one, policy=replace(one.policy, part_tokens=part_tokens))
         tables = made.tables(longest_prompt=1000, longest=1001)
         traffic = synthetic(burst(4), Fixed(tokens=1000), Fixed(tokens=1))
-        return float(replay_tables((made,), [tables], traffic, router=Router.LEAST_LOADED).first_s[0])
+        return float(replay_tables((made,), [tables], traffic, router="least-loaded").first_s[0])
 
     host = one.policy.step_host_s + one.policy.group_host_s + 4 * one.policy.seq_host_s
     assert first_s(1024) - host == pytest.approx((first_s(0) - host) * 6 / 12, rel=1e-3)
@@ -478,7 +478,7 @@ def test_chunks_of_one_prompt_follow_each_other_through_a_pipeline() -> None:
         made = replace(one, policy=replace(one.policy, chunks_follow=follows))
         tables = made.tables(longest_prompt=tokens, longest=tokens + 1)
         traffic = synthetic(burst(1), Fixed(tokens=tokens), Fixed(tokens=1))
-        return float(replay_tables((made,), [tables], traffic, router=Router.LEAST_LOADED).first_s[0])
+        return float(replay_tables((made,), [tables], traffic, router="least-loaded").first_s[0])
 
     assert first_s(512, True) == first_s(512, False)
     host = one.policy.step_host_s + one.policy.group_host_s + one.policy.seq_host_s

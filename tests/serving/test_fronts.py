@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ridgeline.errors import PlanError
-from ridgeline.plan.deployment import Router
 from ridgeline.serving.fronts import Fronts, drawn_of, front_of
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.state import INSTANCE
@@ -44,7 +43,7 @@ def one_by_one(users: int, outputs: np.ndarray, instances: int, fronts: Fronts) 
 def test_one_front_end_serves_equals_in_turn_and_many_let_them_wait(replayed: Replays) -> None:
     """Four users of four instances with room for one each, all alike: turns fit; of ten front ends they collide."""
     asked = loop(4, np.full(40, 100))
-    numbers = {"instances": 4, "max_seqs": 1, "lane_s": 1.0, "router": Router.ROUND_ROBIN}
+    numbers = {"instances": 4, "max_seqs": 1, "lane_s": 1.0, "router": "round-robin"}
     one, ten = replayed(asked, **numbers), replayed(asked, fronts=Fronts(count=10), **numbers)
     assert (one.first_s - one.came_s) == pytest.approx(np.ones(40))  # the iteration of the prompt
     assert 20.0 < (ten.first_s - ten.came_s).mean() - 1.0 < 80.0  # of 100 s that an answer takes
@@ -56,7 +55,7 @@ def test_waits_are_those_of_a_plain_event_list(replayed: Replays, count: int, se
     """Answers are so long and so unlike that no two end at one instant."""
     outputs = np.random.default_rng((seed, 1)).integers(500_000, 1_100_000, 60)
     fronts = Fronts(count=count, seed=seed)
-    numbers = {"instances": 3, "max_seqs": 1, "lane_s": 1.0, "capacity": 200_000, "router": Router.ROUND_ROBIN}
+    numbers = {"instances": 3, "max_seqs": 1, "lane_s": 1.0, "capacity": 200_000, "router": "round-robin"}
     found = replayed(loop(5, outputs), fronts=fronts, **numbers)
     assert found.first_s - found.came_s - 1.0 == pytest.approx(one_by_one(5, outputs, 3, fronts))
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cost.formats import Formats
 from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
@@ -36,7 +35,6 @@ def mixtral(
         rest.get("host", HOST),  # type: ignore[arg-type]
         HostPlacement(technique=technique, **placement),  # type: ignore[arg-type]
         deployment=deployed(),
-        formats=Formats(),
         habits=habits,  # type: ignore[arg-type]
         host_bytes=rest.get("host_bytes"),  # type: ignore[arg-type]
     )

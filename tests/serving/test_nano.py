@@ -174,7 +174,7 @@ def test_a_replay_takes_what_its_parts_say(ranks: int) -> None:
     """A static batch of equal lengths that decodes: mean gap between the steps at the first and the last context."""
     two, cut = tabled(nano_tokens=2, memory_fraction=0.95) if ranks == 1 else spread(two_batch_overlap=True)
     asked = synthetic(burst(256), Fixed(tokens=4), Fixed(tokens=400))
-    found = replay_tables([two], [cut], asked, router=two.deployment.router)
+    found = replay_tables([two], [cut], asked)
     gap = float(np.median((found.end_s - found.first_s) / 399))
     low, high = (sum(decode_parts(two, cut, 256.0 / ranks, context).values()) for context in (5.0, 404.0))
     assert low <= gap <= high

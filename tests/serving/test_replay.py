@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import DomainError
-from ridgeline.plan.deployment import Router
 from ridgeline.serving import state
 from ridgeline.serving.clock import BIN_LOW_S, BINS_A_FACTOR
 from ridgeline.serving.replay import Replay
@@ -376,9 +375,9 @@ def test_a_prefix_router_keeps_to_the_warm_instance_and_spreads_the_rest(replaye
         [0.0, 100.0, 200.0], [17, 17, 17], [1, 1, 1],
         prefix_start=np.array([0, 1, 2, 3]), prefix_blocks=np.zeros(3, dtype=int), prefix_block_tokens=16,
     )  # fmt: skip
-    warm = replayed(shared, instances=2, router=Router.PREFIX, token_s=1.0)
+    warm = replayed(shared, instances=2, router="prefix", token_s=1.0)
     assert warm.hit_tokens.tolist() == [0, 16, 16]
-    cold = replayed(shared, instances=2, router=Router.ROUND_ROBIN, token_s=1.0)
+    cold = replayed(shared, instances=2, router="round-robin", token_s=1.0)
     assert cold.hit_tokens.tolist() == [0, 0, 16]
 
 
@@ -401,11 +400,11 @@ def drawn(seed: int, requests: int = 60) -> Traffic:
 @given(
     seed=SEEDS, scheduler=st.sampled_from([state.PREFILL_FIRST, state.MIXED_BATCHES, state.STATIC]),
     capacity=st.integers(20, 200), ranks=st.integers(1, 3), instances=st.integers(1, 3), swaps=st.booleans(),
-    router=st.sampled_from([Router.ROUND_ROBIN, Router.LEAST_LOADED]),
+    router=st.sampled_from(["round-robin", "least-loaded"]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_no_request_is_lost_and_time_goes_forward(
-    replayed: Replays, seed: int, scheduler: int, capacity: int, ranks: int, instances: int, swaps: bool, router: Router
+    replayed: Replays, seed: int, scheduler: int, capacity: int, ranks: int, instances: int, swaps: bool, router: str
 ) -> None:
     asked = drawn(seed)
     chunked = scheduler != state.STATIC
@@ -459,7 +458,7 @@ def test_least_loaded_beats_taking_turns_where_lengths_differ(replayed: Replays)
     outputs = np.tile([100, 1], 50)
     asked = traffic(0.4 * np.arange(100), np.full(100, 4), outputs)
     numbers = {"instances": 2, "max_seqs": 1, "lane_s": 0.01}
-    turns = replayed(asked, router=Router.ROUND_ROBIN, **numbers)
-    least = replayed(asked, router=Router.LEAST_LOADED, **numbers)
+    turns = replayed(asked, router="round-robin", **numbers)
+    least = replayed(asked, router="least-loaded", **numbers)
     assert (least.first_s - least.came_s).mean() < (turns.first_s - turns.came_s).mean()
     assert turns.busy_s[0] == pytest.approx(100 * turns.busy_s[1])

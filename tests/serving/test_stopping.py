@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ridgeline.plan.deployment import Router
 from ridgeline.serving import state
 from ridgeline.serving.metrics import Objective, measure
 from ridgeline.serving.replay import Replay
@@ -80,7 +79,7 @@ def test_stopping_is_right_and_changes_nothing_else(replayed: Replays) -> None:
             replayed(
                 asked,
                 instances=2,
-                router=Router.LEAST_LOADED,
+                router="least-loaded",
                 lane_s=4e-3,
                 token_s=8e-5,
                 step_s=1e-3,

@@ -45,7 +45,7 @@ def advise_serving(
     lengths = float(np.mean(traffic.prompt_tokens)), float(np.mean(traffic.output_tokens))
     case = ServingCase(
         model=asked.model, cluster=asked.cluster, base=ServedChoice(deployments=fleet), traffic=traffic, bounds=bounds,
-        objective=goal, router=asked.router, policies=policies, offline=not comes,
+        objective=goal, policies=policies, offline=not comes,
         host=None if comes else host or GivenHost(), lengths=lengths,
     )  # fmt: skip
     base = _base(case)

@@ -18,7 +18,7 @@ from ridgeline.errors import NoPlanError
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.offloaded import offloaded
 from ridgeline.predict.serving_known import mean_of
@@ -37,7 +37,7 @@ from ridgeline.serving.metrics import (
     prefill_band,
     prefill_parts,
 )
-from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
@@ -70,7 +70,6 @@ class ServingCase:
     traffic: Traffic
     bounds: Objective
     objective: str
-    router: Router
     policies: Policies = engine_policy
     bounds_nothing: bool = True
     offline: bool = False
@@ -109,10 +108,7 @@ class ServingCase:
             made = engine(
                 self.model, self.machine, key, policies=self.policies, shelf=self._shelf, offline=self.offline
             )
-            _ = made.capacity
-            prompts = self.traffic.prompt_tokens
-            longest = int(np.max(prompts + self.traffic.output_tokens))
-            self._made[key] = made, made.tables(longest_prompt=int(np.max(prompts)), longest=longest)
+            self._made[key] = made, tables_of([made], self.traffic)[0]
         made, tables = self._made[key]
         return made.placed(one), tables
 
@@ -198,8 +194,9 @@ class ServingCase:
         asked = asked if share == 1.0 else asked.scaled(share)
         some = [one.placed(replace(one.deployment, instances=one.deployment.instances // parts)) for one in engines]
         last = float(asked.arrival_s[-1])
-        most_s = 3.0 * last + 600.0 if last > 0 else 1e9
-        return replay_tables(some, tables, asked, router=self.router, most_s=most_s, stop=stop), asked
+        stop = stop or Stop()
+        stop = replace(stop, most_s=3.0 * last + 600.0) if last > 0 else stop
+        return replay_tables(some, tables, asked, stop=stop), asked
 
     @cached_property
     def rate(self) -> float:

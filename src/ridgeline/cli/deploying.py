@@ -18,7 +18,6 @@ from ridgeline.cli.simulating import (
     resolved,
 )
 from ridgeline.errors import InputError, NoPlanError
-from ridgeline.plan.deployment import Router
 from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
@@ -56,8 +55,9 @@ def _search(asked: ServingScenario, given: SimpleNamespace) -> None:
     from ridgeline.search.serving_space import ServingSpace
 
     traffic, objective, assumed = _asked_of(asked)
-    router = asked.router if "router" in asked.stated else Router.LEAST_LOADED
-    operation = operation_of(asked, router=router, resolved=resolved(asked.cluster, given.evidence))
+    operation = operation_of(
+        asked, router=asked.router or "least-loaded", resolved=resolved(asked.cluster, given.evidence)
+    )
     drafted = None
     if asked.draft is not None:
         from ridgeline.predict.drafts import drafted_for

@@ -72,14 +72,13 @@ def fleet_events_of(asked: ServingScenario) -> Any:
 
 def fronts_of(asked: ServingScenario) -> Any:
     """Front ends that requests come in through, as a person said it; raises where turns are not taken."""
-    from ridgeline.plan.deployment import Router
     from ridgeline.serving.fronts import Fronts
 
     count = asked.stated.get("fronts")
     if count is None:
         return None
-    if asked.router is not Router.ROUND_ROBIN:
-        said = f"turns are taken under --router round-robin alone, this is {asked.router.value}; leave one out"
+    if asked.router not in ("", "round-robin"):
+        said = f"turns are taken under --router round-robin alone, this is {asked.router}; leave one out"
         raise InputError(said, field="--fronts")
     return Fronts(count=count, seed=asked.traffic.get("seed", 0))
 

@@ -23,14 +23,6 @@ class Role(Enum):
     DECODE = "decode"  # every token after the first
 
 
-class Router(Enum):
-    """How requests choose among instances."""
-
-    ROUND_ROBIN = "round-robin"
-    LEAST_LOADED = "least-loaded"  # fewest requests that have not ended
-    PREFIX = "prefix"  # the longest cached prefix, then least loaded
-
-
 EVEN_LOADS = "experts' loads are even, for which replicas are placed; expert_loads, a file, says others"
 
 AS_IT_IS = EngineOptions()
@@ -70,7 +62,6 @@ class Deployment:
     out_weights: str = ""
     kv: str = ""
     options: EngineOptions = AS_IT_IS
-    router: Router = Router.ROUND_ROBIN
     role: Role = Role.WHOLE
     expert_skew: float | None = None
     swap_beside: bool = False

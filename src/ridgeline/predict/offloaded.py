@@ -151,7 +151,7 @@ def hybrid_of(
     matrix = host is not None and host.has_matrix_units
     where = None if asked.technique in _ALONE else machine(cluster)
     hybrid = Hybrid(
-        model, where, host, _placement(asked, cluster), deployment=deployment, formats=formats,
+        model, where, host, _placement(asked, cluster), deployment=deployment,
         habits=habits_of(engine, weights=formats.feed, matrix_units=matrix),
     )  # fmt: skip
     return hybrid, said

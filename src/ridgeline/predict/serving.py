@@ -17,7 +17,7 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Router
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment
 from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
@@ -51,13 +51,13 @@ _QUEUE_ROUNDS, _FEWEST_QUEUED, MOST_QUEUED = 5, 64, 20_000
 class Operation:
     """How a fleet is run, and what its prices rest on.
 
-    `fleet_events` says how instances come and go, `fronts` through which front ends requests come in (None: one),
-    `offline` that they are handed over within the engine's process and not sent to a server. `resolved` is the cluster
-    with the rates to price by, those that others measured by default; `policies` gives the engines', those that ship by
-    default.
+    `router` is the text of a technique ('': that of the first deployment), `fleet_events` says how instances come and
+    go, `fronts` through which front ends requests come in (None: one), `offline` that they are handed over within the
+    engine's process and not sent to a server. `resolved` is the cluster with the rates to price by, those that others
+    measured by default; `policies` gives the engines', those that ship by default.
     """
 
-    router: Router | None = None
+    router: str = ""
     fleet_events: FleetEvents | None = None
     fronts: Fronts | None = None
     offline: bool = False
@@ -93,7 +93,7 @@ def simulate_serving(
     engines = build(where)
     tables = tables_of(engines, traffic)
     way: dict[str, Any] = {
-        "router": operation.router or deployments[0].router, "fleet_events": operation.fleet_events,
+        "router": operation.router, "fleet_events": operation.fleet_events,
         "fronts": operation.fronts,
     }  # fmt: skip
     found = replay_tables(engines, tables, traffic, **way)

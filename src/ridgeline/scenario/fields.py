@@ -197,7 +197,7 @@ WORDS = {
     "length_balance": "length_balance",
 }
 """Families of which a scenario always has one, and the word that names it."""
-SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption"}
+SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption", "routers": "router"}
 """Families of serving that a word of their own names."""
 TECHNIQUES = Field(
     name="technique",

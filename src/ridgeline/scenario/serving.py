@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.errors import PlanError, RidgelineError
 from ridgeline.graph.model import SAMPLE
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Role, Router
+from ridgeline.plan.deployment import EVEN_LOADS, Deployment, Role
 from ridgeline.scenario.fields import WORKLOAD_FIELDS, read_fields
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.scenario.serving_words import applying, deployed, deployment_words, idle
 from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, tables_of, words_of
-from ridgeline.seams.serving import expert_devices, other_devices, own_devices
+from ridgeline.seams.serving import expert_devices, other_devices, own_devices, router_of
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -51,7 +51,7 @@ class ServingScenario:
     cluster: Cluster
     traffic: Mapping[str, Any]
     deployments: tuple[Deployment, ...]
-    router: Router
+    router: str
     stated: Mapping[str, Any]
     engine_file: str | None = None
     draft: Model | None = None
@@ -102,7 +102,7 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
         cluster=cluster,
         traffic=traffic,
         deployments=tuple(one for one, _ in formed),
-        router=Router(stated.get("router", Router.ROUND_ROBIN.value)),
+        router=stated.get("router") or router_of([one for one, _ in formed]).text,
         stated=stated,
         engine_file=stated.get("engine_file"),
         draft=_draft(stated, place),

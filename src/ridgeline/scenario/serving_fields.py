@@ -9,7 +9,6 @@ from typing import Any
 
 from ridgeline.errors import UnitError
 from ridgeline.facts.engine_kernels import expert_backends
-from ridgeline.plan.deployment import Router
 from ridgeline.scenario.fields import TECHNIQUES, Field, count, number, pick, shown, whole, yes
 from ridgeline.scenario.serving_words import word_fields
 from ridgeline.units import parse, whole_number
@@ -182,7 +181,7 @@ _DEPLOYMENT_FIELDS: tuple[Field, ...] = (
         read=number("1", 0.01, 1.0, ends=True),
         help="share of device memory that the engine fills",
     ),
-    pick("router", (router.value for router in Router), "how requests choose among instances"),
+    next(one for one in word_fields() if one.name == "router"),
     whole("fronts", "front ends that each hand out requests in turns of their own; 1 when absent", most=4096),
     yes("swap_beside", "caches move to and from the host beside iterations, not between them"),
     yes("apart", "experts have devices of their own; a search tries how many"),

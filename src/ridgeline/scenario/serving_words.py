@@ -59,6 +59,7 @@ def word_fields() -> tuple[Field, ...]:
 SERVING_HELP = {
     "preemption": "what happens to a cache that must give way, also where an engine keeps all",
     "queue": "who is next: by arrival, the client that was served least, or the shortest prompt",
+    "router": "how requests choose among instances",
 }
 
 
@@ -187,7 +188,7 @@ def _off(one: type[ServingTechnique], word: str, value: object) -> bool:
     return value is False or (word == one.word and one.off is not None and value is not True and value == one.off)
 
 
-_NEUTRAL = {"queue": "arrival", "preemption": None}
+_NEUTRAL = {"queue": "arrival", "preemption": None, "router": "round-robin"}
 
 
 def idle(stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -237,4 +238,4 @@ def deployment_words(stated: Mapping[str, Any]) -> dict[str, Any]:
     return {word: value for word, value in stated.items() if word in known}
 
 
-_READ_APART = {"engine", "router", "instances", "expert_redundant", "acceptance"}
+_READ_APART = {"engine", "instances", "expert_redundant", "acceptance"}

@@ -265,6 +265,28 @@ class Polling(ServingTechnique):
     quality: ClassVar[Fact | None] = EXACT
 
 
+@dataclass(frozen=True, kw_only=True)
+class Router(ServingTechnique):
+    """Which instance takes a request; neutral: each in turn.
+
+    Where it goes `by_prefix` the attention ranks of an instance are chosen by it too.
+    """
+
+    family: ClassVar[str] = "routers"
+    said_as: ClassVar[str] = "router"
+    by_prefix: ClassVar[bool] = False
+    quality: ClassVar[Fact | None] = EXACT
+
+    def applies(self, setting: Setting) -> str:
+        """Fleets of one instance."""
+        said, one = super().applies(setting), setting.deployment
+        return said or ("chooses among instances, of which there is one" if one and one.instances == 1 else "")
+
+    def told(self) -> str:
+        """Nothing: it is of the fleet, not of an instance."""
+        return ""
+
+
 FAMILIES: tuple[type[ServingTechnique], ...] = (
     Speculation,
     Beams,
@@ -280,6 +302,7 @@ FAMILIES: tuple[type[ServingTechnique], ...] = (
     RemoteKV,
     KVEviction,
     Polling,
+    Router,
 )
 """Families of serving, in the order in which a deployment's line tells them."""
 
@@ -345,6 +368,14 @@ def preemption_of(deployment: Deployment, policy: EnginePolicy) -> str:
     return of(deployment, Preemption).key or policy.preemption
 
 
+def router_of(deployments: Sequence[Deployment], text: str = "") -> Router:
+    """The router of a fleet: that of a text, or of its first deployment; raises `PlanError` for what is none."""
+    found = listed(text) if text else of(deployments[0], Router)
+    if not isinstance(found, Router):
+        raise PlanError(f"router {text}: is one of the {found.family}; give a router")
+    return found
+
+
 def graph_texts(deployment: Deployment) -> tuple[str, ...]:
     """The techniques of a deployment that change the model's operators."""
     return tuple(text for text in deployment.technique if isinstance(listed(text), GraphRewrite))
@@ -360,4 +391,5 @@ def hooks_of(deployments: Sequence[Deployment]) -> dict[str, Callable[..., Any]]
 
 @cache
 def _hooks(texts: tuple[str, ...]) -> dict[str, Callable[..., Any]]:
-    return {name: hook for one in _by_family(texts).values() for name, hook in one.hooks().items()}
+    known = (one for one in _by_family(texts).values() if not isinstance(one, Router))
+    return {name: hook for one in known for name, hook in one.hooks().items()}

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ridgeline.errors import NoPlanError
-from ridgeline.plan.deployment import Router
 from ridgeline.search.rent import Problem, Rent, mix_text, rent
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import ATTAINED, Objective, kept_to, overload
@@ -97,7 +96,7 @@ def replayed(
             continue
         part = traffic.take(mine)
         fleet = replace(one, deployment=replace(one.deployment, instances=answer.rented[place].needed))
-        found = replay_tables([fleet], [tables], part, router=Router.LEAST_LOADED)
+        found = replay_tables([fleet], [tables], part, router="least-loaded")
         kept += int(kept_to(found, objective).sum()) if objective.stated or not overload(found, part) else 0
     return kept / traffic.requests
 

@@ -20,7 +20,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import deployment_text
 from ridgeline.report.text import money_text
@@ -30,7 +30,7 @@ from ridgeline.search.rent_replay import Tried, rent_kept
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import ATTAINED, Objective, measure
-from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.replay import replay_tables, tables_of
 from ridgeline.serving.state import Array, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
@@ -230,17 +230,16 @@ def _options(
     node = cluster(f"8x{offer.accelerator}") if offer.limit is None or offer.limit >= 8 else _node(offer)
     where = machine(node)
     space = ServingSpace(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1, fixed=stated)
-    longest_prompt = int(np.max(traffic.prompt_tokens))
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
     found = []
     for one in deployments(model, node, space, longest=longest):
         try:
             made = engine(model, where, one, policies=policies)
-            _ = made.capacity
+            tables = tables_of([made], traffic)[0]
         except (NoPlanError, PlanError) as error:
             refused.setdefault(f"{instance_devices(one)}x{offer.accelerator}", str(error))
             continue
-        found.append((offer, made, made.tables(longest_prompt=longest_prompt, longest=longest)))
+        found.append((offer, made, tables))
     return found
 
 
@@ -284,7 +283,7 @@ def most_per_s(one: Engine, tables: StepTables, prompt: int, output: int, object
     stop = Stop(**vars(objective), least=ATTAINED) if objective.stated else None
 
     def kept(traffic: Traffic, stop: Stop | None = None) -> tuple[float, float]:
-        found = replay_tables([single], [tables], traffic, router=Router.LEAST_LOADED, stop=stop)
+        found = replay_tables([single], [tables], traffic, router="least-loaded", stop=stop)
         if found.stopped:
             return 0.0, 0.0
         metrics = measure(found, traffic, objective)

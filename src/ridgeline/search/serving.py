@@ -17,7 +17,7 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import Operation
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.seams.serving import instance_devices
@@ -40,7 +40,7 @@ def search_serving(
     *,
     space: ServingSpace = ServingSpace(),  # noqa: B008  (immutable)
     top: int = 5,
-    operation: Operation = Operation(router=Router.LEAST_LOADED),  # noqa: B008
+    operation: Operation = Operation(router="least-loaded"),  # noqa: B008
     progress: Callable[[int, int], None] | None = None,
 ) -> ServingSearch:
     """The best deployments of a model on a cluster for traffic under an objective.

@@ -7,14 +7,12 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from ridgeline.cost.machine import Machine
 from ridgeline.errors import NoPlanError, PlanError, RidgelineError
 from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
-from ridgeline.plan.deployment import Deployment, Role, Router
+from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.fleet import fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.serving_search import Candidate
@@ -22,7 +20,7 @@ from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.engine import Engine, Policies, engine
 from ridgeline.serving.metrics import Objective, measure
-from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
@@ -54,7 +52,7 @@ class Bench:
     cluster: Cluster
     traffic: Traffic
     objective: Objective
-    router: Router | None
+    router: str
     policies: Policies = engine_policy
     _shelf: Shelf = field(default_factory=Shelf)
     _engines: dict[Deployment, tuple[Engine, StepTables, int]] = field(default_factory=dict)
@@ -67,7 +65,7 @@ class Bench:
 
     def _known(self, one: Deployment) -> tuple[Engine, StepTables, int]:
         """The engine, tables and number of a shape, whatever its role and count of instances."""
-        key = replace(one, instances=1, role=Role.WHOLE, router=Router.ROUND_ROBIN)
+        key = replace(one, instances=1, role=Role.WHOLE)
         if key not in self._engines:
             made = engine(self.model, self.machine, key, policies=self.policies, shelf=self._shelf)
             _ = made.capacity
@@ -75,10 +73,7 @@ class Bench:
                 raise PlanError(why)
             same = (made.policy, replaced(key, token_budget=None, max_seqs=None))
             if same not in self._tables:
-                prompts = self.traffic.prompt_tokens
-                longest = int(np.max(prompts + self.traffic.output_tokens))
-                tables = made.tables(longest_prompt=int(np.max(prompts)), longest=longest)
-                self._tables[same] = tables, len(self._tables)
+                self._tables[same] = tables_of([made], self.traffic)[0], len(self._tables)
             self._engines[key] = made, *self._tables[same]
         return self._engines[key]
 
@@ -105,10 +100,10 @@ class Bench:
         pairs = [self.get(one) for one in fleet]
         last = float(self.traffic.arrival_s[-1])
         engines = [one for one, _ in pairs]
-        most_s = last * _BEYOND + 600.0 if last > 0 else 1e9
+        stop = stop or Stop()
+        stop = replace(stop, most_s=last * _BEYOND + 600.0) if last > 0 else stop
         tables = [tables for _, tables in pairs]
-        router = self.router or fleet[0].router
-        return engines, replay_tables(engines, tables, self.traffic, router=router, most_s=most_s, stop=stop)
+        return engines, replay_tables(engines, tables, self.traffic, router=self.router, stop=stop)
 
     def explained(self, one: Candidate) -> Candidate:
         """A candidate with what its mean decode step and its mean prompt hang on, as of any replay."""

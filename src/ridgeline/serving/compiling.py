@@ -22,7 +22,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
-from ridgeline.serving.kinds import BOOL, INT, REAL, Kind, State, annotated, kind_of_array, parts_of
+from ridgeline.serving.kinds import BOOL, INT, REAL, Kind, annotated, kind_of_array, kind_of_state, parts_of
 from ridgeline.serving.translate import Unit
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -101,8 +101,7 @@ def _optimised(text: str, machine: Any) -> bytes:
 
 def _kind(argument: Any) -> Kind:
     if isinstance(argument, tuple):
-        names = argument._fields  # type: ignore[attr-defined]
-        return State(tuple((name, kind_of_array(one)) for name, one in zip(names, argument, strict=True)))
+        return kind_of_state(argument)
     if isinstance(argument, np.ndarray):
         return kind_of_array(argument)
     return {bool: BOOL, int: INT, float: REAL}[type(argument)]

@@ -17,7 +17,6 @@ import numpy as np
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
-from ridgeline.plan.deployment import Router
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.fleet_events import FleetEvents
 from ridgeline.serving.fronts import Fronts
@@ -95,7 +94,7 @@ def replay_ends(
     tables: Sequence[StepTables],
     traffic: Traffic,
     *,
-    router: Router,
+    router: str = "",
     fronts: Fronts | None = None,
     fleet_events: FleetEvents | None = None,
 ) -> tuple[Replay, ...]:

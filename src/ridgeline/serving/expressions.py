@@ -363,7 +363,10 @@ class Expressions:
             return self.number(BOOL, f"fcmp uno double {self.part(values[0], REAL, node)}, 0.0")
         pointer = getattr(called, "pointer", None)
         if isinstance(pointer, Pointer):
-            given = [self.cast(value, kind, node) for value, kind in zip(values[1:], pointer.given, strict=True)]
+            given = [
+                value if kind is None else self.cast(value, kind, node)
+                for value, kind in zip(values[1:], pointer.given, strict=True)
+            ]
             return self.call(self.new(f"inttoptr i64 {values[0].parts[0]} to ptr"), pointer.answer, given)
         if called not in self.unit.marked:
             raise self.refuse(node.func, "{} is not marked as a function of the clock")

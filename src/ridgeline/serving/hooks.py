@@ -20,10 +20,12 @@ from typing import Any
 
 from ridgeline.errors import PlanError
 from ridgeline.serving.compiling import Entered
-from ridgeline.serving.kinds import BOOL, INT, ArrayKind, Kind, Pointer, RecordKind
-from ridgeline.serving.state import HELD, ORDER, RANK, REQUEST, RULE, VICTIM, Whole
+from ridgeline.serving.kinds import BOOL, INT, ArrayKind, Kind, Pointer, RecordKind, kind_of_state
+from ridgeline.serving.state import HELD, ORDER, RANK, REQUEST, ROUTE, RULE, VICTIM, Clock
 
-_KINDS: dict[str, Kind] = {"ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE)}
+_KINDS: dict[str, Kind] = {
+    "clock": None, "ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE)
+}  # fmt: skip
 _entered: dict[tuple[Any, ...], Entered] = {}  # compiled once in a process, for the same numbers around it
 _code: dict[int, Callable[..., Any]] = {}  # functions by where their compiled code begins
 
@@ -42,7 +44,7 @@ class Hook:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Kinds of what is given."""
+        """Kinds of what is given; None that of the clock at hand."""
         return tuple(_KINDS.get(name, INT) for name in self.given)
 
     @property
@@ -67,10 +69,14 @@ held = Hook(
     place=HELD, given=("requests", "rule", "request", "tokens"), answer=INT,
     text="tokens of cache that stay of `tokens` when a prompt is done, and that the first step reads [token]",
 )  # fmt: skip
-HOOKS = {"order": order, "victim": victim, "held": held}
+route = Hook(
+    place=ROUTE, given=("clock", "pool", "request"), answer=INT,
+    text="which instance of a pool (whose `takes` it is) takes a request; -1: nobody, where none is up",
+)  # fmt: skip
+HOOKS = {"order": order, "victim": victim, "held": held, "route": route}
 
 
-def fill(places: Whole, hooks: Mapping[str, Callable[..., Any]]) -> None:
+def fill(clock: Clock, hooks: Mapping[str, Callable[..., Any]]) -> None:
     """Compiles hooks and notes where their code begins. Raises `PlanError` for a name that is no hook."""
     for name, function in hooks.items():
         if name not in HOOKS:
@@ -78,5 +84,6 @@ def fill(places: Whole, hooks: Mapping[str, Callable[..., Any]]) -> None:
         one = HOOKS[name]
         around = tuple(cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
         entered = _entered.setdefault((function.__code__, *around), Entered(function, one.answer))
-        places[one.place] = where = entered.library(one.kinds).address
+        kinds = [kind_of_state(clock) if kind is None else kind for kind in one.kinds]
+        clock.hooks[one.place] = where = entered.library(kinds).address
         _code[where] = function

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
-from ridgeline.cost.formats import Formats, form
+from ridgeline.cost.formats import form
 from ridgeline.cost.host import Processors
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import ServedPrices
@@ -22,6 +22,7 @@ from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.capacity import piece_bytes, token_bytes
+from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid_habits import Habits
 from ridgeline.serving.hybrid_placement import HostPlacement, OffloadMethod, use_share
 from ridgeline.units import bytes_text
@@ -41,17 +42,16 @@ class Hybrid:
         placement: HostPlacement,
         *,
         deployment: Deployment,
-        formats: Formats,
         habits: Habits,
         host_bytes: float | None = None,
         top_k: int | None = None,
     ) -> None:
         self.model, self.machine, self.placement = model, machine, placement
-        self.deployment, self.formats, self.habits = deployment, formats, habits
-        self.weight_bytes = host_bytes if host_bytes is not None else form(formats.feed).weight_bytes
+        self.deployment, self.formats, self.habits = deployment, formats_of(deployment), habits
+        self.weight_bytes = host_bytes if host_bytes is not None else form(self.formats.feed).weight_bytes
         self.device_served = _taking(serve(model, deployment), top_k)
         self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
-        self.prices = None if machine is None else ServedPrices(machine, formats, engine=_REPLAYED)
+        self.prices = None if machine is None else ServedPrices(machine, self.formats, engine=_REPLAYED)
         self.devices = 0 if machine is None else instance_devices(deployment)
         spread = habits.numa == "spread"
         self.host = None if host is None else replace(host, numa_aware=self._local(host), spread=spread)

@@ -45,7 +45,7 @@ class State:
 
 @dataclass(frozen=True)
 class Pointer:
-    """What code calls at an address that it is given first: kinds of what follows, and of the answer."""
+    """What code calls at an address that it is given first: kinds of what follows, None as it is, and of the answer."""
 
     given: tuple[Any, ...]
     answer: str
@@ -94,6 +94,11 @@ def kind_of_array(array: np.ndarray[Any, Any]) -> Kind:
     """The kind of a NumPy array; one without dimensions is a row."""
     item = {"f": REAL, "i": INT}.get(array.dtype.kind, array.dtype)
     return RecordKind(array.dtype) if array.ndim == 0 else ArrayKind(item, array.ndim)
+
+
+def kind_of_state(arrays: Any) -> State:
+    """The kind of a named tuple of arrays."""
+    return State(tuple((name, kind_of_array(one)) for name, one in zip(arrays._fields, arrays, strict=True)))
 
 
 def annotated(function: FunctionType, name: str) -> Kind:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.errors import DomainError, PlanError
-from ridgeline.plan.deployment import Role, Router
-from ridgeline.seams.serving import Adapters, applied, hooks_of, of, own_devices
+from ridgeline.plan.deployment import Role
+from ridgeline.seams.serving import Adapters, Router, applied, hooks_of, of, own_devices, router_of
 from ridgeline.serving import loop, state
 from ridgeline.serving.adapters import drawn
 from ridgeline.serving.clock import BIN_LOW_S, BINS, BINS_A_FACTOR
@@ -24,12 +24,11 @@ from ridgeline.serving.queues import shortest_first
 from ridgeline.serving.rule import pool_role
 from ridgeline.serving.state import Array, Clock, Record, Records, Whole
 from ridgeline.serving.step import StepTables
-from ridgeline.serving.stopping import Stop, never
+from ridgeline.serving.stopping import FOREVER_S, Stop
 from ridgeline.serving.tables import times_of
 from ridgeline.serving.traffic.clients import clients_of
 from ridgeline.serving.traffic.traffic import Traffic
 
-_FOREVER_S = 1e9
 # of a rank when nothing is left to do:
 _EMPTY = (
     "used", "committed", "running", "waiting", "pinned", "unseen", "hosted", "fetching", "joining", "owes", "lent",
@@ -37,7 +36,6 @@ _EMPTY = (
 )  # fmt: skip
 _GOLDEN = 0.6180339887498949  # by definition, the golden section: its multiples fill the unit interval evenly
 _run = Entered(loop.replay)
-_ROUTERS = {Router.ROUND_ROBIN: 0, Router.LEAST_LOADED: 1, Router.PREFIX: 2}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,16 +87,13 @@ class Replay:
         return float(BIN_LOW_S * np.exp((place + 0.5) / BINS_A_FACTOR))
 
 
-def replay(
-    engines: Sequence[Engine], traffic: Traffic, *, router: Router | None = None, most_s: float = _FOREVER_S
-) -> Replay:
+def replay(engines: Sequence[Engine], traffic: Traffic, *, router: str = "") -> Replay:
     """Replays traffic on the instances of one or more deployments that serve one model.
 
     Instances whose role is prefill hand requests to those whose role is decode, over the link between them. Raises
     `NoPlanError` where an engine will not start, `PlanError` for a fleet that cannot serve.
     """
-    tables = tables_of(engines, traffic)
-    return replay_tables(engines, tables, traffic, router=router or engines[0].deployment.router, most_s=most_s)
+    return replay_tables(engines, tables_of(engines, traffic), traffic, router=router)
 
 
 def tables_of(engines: Sequence[Engine], traffic: Traffic) -> list[StepTables]:
@@ -115,8 +110,7 @@ def replay_tables(
     tables: Sequence[StepTables],
     traffic: Traffic,
     *,
-    router: Router,
-    most_s: float = _FOREVER_S,
+    router: str = "",
     fronts: Fronts | None = None,
     fleet_events: FleetEvents | None = None,
     stop: Stop | None = None,
@@ -124,11 +118,12 @@ def replay_tables(
 ) -> Replay:
     """As `replay`, with the tables of each engine at hand; `fleet_events` says how instances come and go.
 
-    Requests come in through any of `fronts`, one by default. With `stop` it ends as soon as an objective is certainly
+    Requests come in through any of `fronts`, one by default, and choose among instances by a `router`, the text
+    of a technique, by default that of the first deployment. With `stop` it ends as soon as an objective is certainly
     missed, and says so (`stopped`). What `hooks` decide, compiled functions by name, is told in `serving.hooks`.
     """
     _check(engines)
-    events = fleet_events or FleetEvents()
+    events, end = fleet_events or FleetEvents(), stop or Stop()
     times, places = times_of(engines, tables)
     rules = _rules(engines, tables, traffic, places)
     instances = _instances(engines, rules)
@@ -136,7 +131,9 @@ def replay_tables(
     owner = np.repeat(whole, rules["ranks"][instances["kind"][whole]])
     _check_together(engines, rules, traffic, changes=events != FleetEvents())
     ranks = state.empty_ranks(owner)
-    hooks = {**hooks_of([one.deployment for one in engines]), **(hooks or {})}
+    fleet = [one.deployment for one in engines]
+    routing = router_of(fleet, router)
+    hooks = {**hooks_of(fleet), **routing.hooks(), **(hooks or {})}
     if "order" in hooks:
         rules["shortest"] = 1
     elif rules["shortest"].any():
@@ -153,7 +150,7 @@ def replay_tables(
     )
     requests = _requests(traffic)
     clock = Clock(
-        system=_system(traffic, router, instances, events),
+        system=_system(traffic, routing, instances, events),
         requests=requests,
         ranks=ranks,
         instances=instances,
@@ -164,7 +161,7 @@ def replay_tables(
         histogram=np.zeros(BINS),
         series=np.zeros((state.SAMPLES, 4)),
         failures_s=failures_of(instances, events),
-        stop=never() if stop is None else stop.as_array(),
+        stop=end.as_array(),
         **lists,
     )
     clock.system["by_priority"] |= rules["redraws"].any()
@@ -175,9 +172,9 @@ def replay_tables(
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
-    fill(clock.hooks, hooks)
-    span_s = _run(clock, arrivals, most_s)
-    _invariants(clock, most_s)
+    fill(clock, hooks)
+    span_s = _run(clock, arrivals, end.most_s)
+    _invariants(clock, end.most_s)
     return _result(clock, span_s)
 
 
@@ -223,7 +220,7 @@ def _system(traffic: Traffic, router: Router, instances: Records, fleet_events: 
     if concurrency and (traffic.after >= 0).any():
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
     system = np.zeros((), dtype=state.SYSTEM)
-    system["router"], system["concurrency"] = _ROUTERS[router], concurrency
+    system["by_prefix"], system["concurrency"] = router.by_prefix, concurrency
     system["by_priority"], system["unstarted"] = np.ptp(traffic.priority) > 0, min(concurrency, traffic.requests)
     system["series_s"] = 1.0
     scale(system, instances, fleet_events.autoscale)
@@ -296,7 +293,7 @@ def _invariants(clock: Clock, most_s: float) -> None:
     ranks, requests, system, rules = clock.ranks, clock.requests, clock.system, clock.rules
     ended = requests["stage"] == state.ENDED
     settled = ended | (requests["stage"] == state.REFUSED)
-    if most_s >= _FOREVER_S and not system["stopped"] and not settled.all():
+    if most_s >= FOREVER_S and not system["stopped"] and not settled.all():
         raise AssertionError(f"{int((~settled).sum())} requests neither ended nor were refused")
     if settled.all() and any(ranks[name].any() for name in _EMPTY):
         left = {name: int(ranks[name].sum()) for name in _EMPTY}

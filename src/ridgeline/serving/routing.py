@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fronts import drawn_of, front_of
+from ridgeline.serving.hooks import route
 from ridgeline.serving.queues import resident
 from ridgeline.serving.state import (
-    LEAST_LOADED,
-    LONGEST_PREFIX,
     NOBODY,
-    ROUND_ROBIN,
+    ROUTE,
     SAMPLES,
     Clock,
     Record,
@@ -84,18 +83,31 @@ def _least_loaded(clock: Clock, pool: int) -> tuple[int, int, int]:
 
 @clocked
 def choose_instance(clock: Clock, pool: int, request: int) -> int:
-    """The instance that a request goes to, by the router's rule; nobody when no instance of the pool is up."""
-    count = clock.instances.size
+    """The instance that a request goes to, by the hook or in turn; nobody when no instance of the pool is up."""
+    if clock.hooks[ROUTE] != 0:
+        return int(route(clock.hooks[ROUTE], clock, pool, request))
+    count, front = clock.instances.size, front_of(request, clock.turns.shape[1])
+    for ahead in range(count):
+        index = int((clock.turns[pool, front] + ahead) % count)
+        if clock.instances[index].up > 0 and clock.instances[index].takes == pool:
+            clock.turns[pool, front] = index + 1
+            return index
+    return NOBODY
+
+
+@clocked
+def least_loaded(clock: Clock, pool: int, request: int) -> int:
+    """Hook `route`: the instance of the pool with the fewest requests."""
+    chosen, _, _ = _least_loaded(clock, pool)
+    return chosen
+
+
+@clocked
+def longest_prefix(clock: Clock, pool: int, request: int) -> int:
+    """Hook `route`: the instance with the longest prefix of the request, the least loaded where loads differ much."""
     chosen, least, most = _least_loaded(clock, pool)
-    if chosen == NOBODY or clock.system.router == LEAST_LOADED:
+    if chosen == NOBODY:
         return chosen
-    if clock.system.router == ROUND_ROBIN:
-        front = front_of(request, clock.turns.shape[1])
-        for ahead in range(count):
-            index = int((clock.turns[pool, front] + ahead) % count)
-            if clock.instances[index].up > 0 and clock.instances[index].takes == pool:
-                clock.turns[pool, front] = index + 1
-                return index
     if most - least > _IMBALANCE and most > _IMBALANCE_SHARE * least:
         return chosen
     longest = 0
@@ -118,7 +130,7 @@ def choose_rank(clock: Clock, rule: Record, instance: int, request: int) -> int:
     chosen, fewest, longest = first, -1, 0
     for rank in range(first, first + rule.ranks):
         load = clock.ranks[rank].waiting + clock.ranks[rank].running
-        found = resident(clock, rule, rank, request) if clock.system.router == LONGEST_PREFIX else 0
+        found = resident(clock, rule, rank, request) if clock.system.by_prefix else 0
         if fewest < 0 or found > longest or (found == longest and load < fewest):
             chosen, fewest, longest = rank, load, found
     return chosen

@@ -21,10 +21,9 @@ NOT_ARRIVED, COMES_IN, WAITING, PREFILLING, DECODING, MOVING, ENDED, REFUSED, JO
 IDLE, MIXED, DECODES, HELPS = range(4)  # what an instance is at
 BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
-ROUND_ROBIN, LEAST_LOADED, LONGEST_PREFIX = range(3)  # routers
 EACH_LOOK, WHEN_ALL, WHEN_FULL = range(3)  # what prompts wait for
-ORDER, VICTIM, HELD = range(3)  # hooks (`serving.hooks`)
-HOOKS = 3
+ORDER, VICTIM, HELD, ROUTE = range(4)  # hooks (`serving.hooks`)
+HOOKS = 4
 SAMPLES = 512  # of the series over time
 NOBODY = -1
 
@@ -159,7 +158,7 @@ COMING = _dtype("number request", "at_s")
 
 
 SYSTEM = _dtype(
-    "router concurrency by_priority awaited numbered unstarted fewest most"
+    "concurrency by_priority by_prefix awaited numbered unstarted fewest most"
     " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans"
     " merges",
     "series_s period_s high low start_s look_s prefill_s decode_s sequence_s context_s",
@@ -167,10 +166,11 @@ SYSTEM = _dtype(
 """What holds for all instances together, and what is counted while the clock runs.
 
 At most `concurrency` requests in flight (0: any number), of which `unstarted` is the first that has not started;
-whether priorities differ; `awaited` entries of `coming`, and the `numbered` next of them; a stretch of the series takes
-`series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, by the `high` and `low` load of an instance,
-`start_s` to start one, `fewest` and `most` of them. Counts, then sums [s]: of iterations with prompts and without, and
-of the latter's times weighted with sequences and with tokens of context.
+whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; `awaited` entries of `coming`, and the
+`numbered` next of them; a stretch of the series takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at
+`look_s`, by the `high` and `low` load of an instance, `start_s` to start one, `fewest` and `most` of them. Counts, then
+sums [s]: of iterations with prompts and without, and of the latter's times weighted with sequences and with tokens of
+context.
 """
 
 

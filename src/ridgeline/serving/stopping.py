@@ -14,27 +14,24 @@ from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import ENDED, NOT_ARRIVED, REFUSED, Array, Records
 
 TTFT_S, TPOT_S, LATENCY_S, LEAST = range(4)
+FOREVER_S = 1e9
 EVENTS, A_REQUEST = 64, 16  # between two looks: this many events, or one for so many requests if that is more
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Bounds [s] that at least a share `least` [1] of all requests must keep to, or the replay ends at once."""
+    """When a replay ends: at `most_s` [s], or once fewer than the share `least` [1] can keep to bounds [s]."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     latency_s: float | None = None
-    least: float
+    least: float = 0.0
+    most_s: float = FOREVER_S
 
     def as_array(self) -> Array:
         """As the clock reads it; no bound is infinite."""
         bounds = (self.ttft_s, self.tpot_s, self.latency_s)
         return np.array([*(np.inf if bound is None else bound for bound in bounds), self.least])
-
-
-def never() -> Array:
-    """What stops no replay."""
-    return Stop(least=0.0).as_array()
 
 
 @clocked

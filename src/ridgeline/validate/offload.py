@@ -15,7 +15,6 @@ from ridgeline.facts.cpus import cpu
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Deployment
-from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_band import band
 from ridgeline.serving.hybrid_habits import Habits, habits_of
@@ -121,7 +120,7 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
     deployment = _deployment(job, technique)
     hybrid = Hybrid(
         job.model, made, host, _placement(job, row, technique, said), deployment=deployment,
-        formats=formats_of(deployment), habits=_stated(habits, job, row), host_bytes=_host_bytes(job),
+        habits=_stated(habits, job, row), host_bytes=_host_bytes(job),
         top_k=job.experts_used,
     )  # fmt: skip
     return _with_lengths(job, hybrid, said)

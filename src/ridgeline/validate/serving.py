@@ -18,7 +18,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmark_settings import Run
 from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.records import Cluster, Evidence
-from ridgeline.plan.deployment import Deployment, Router
+from ridgeline.plan.deployment import Deployment
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.seams.serving import all_devices, instance_devices
 from ridgeline.serving.capacity import Capacity, workspace_bytes
@@ -26,7 +26,7 @@ from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.metrics import Band, Metrics, decode_band
-from ridgeline.serving.replay import Replay, replay_tables
+from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.machines import Machines
@@ -239,13 +239,13 @@ def serve(job: ServedJob) -> ReplayedJob:
     offline = job.arrivals in ("static", "queue")
     engines = tuple(_engine(job, pool, offline) for pool in pools)
     traffic = traffic_of(job, engines)
-    longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
-    tables = [one.tables(longest_prompt=int(np.max(traffic.prompt_tokens)), longest=longest) for one in engines]
-    way: dict[str, Any] = {"router": Router.LEAST_LOADED}
+    tables = tables_of(engines, traffic)
+    way: dict[str, Any] = {"router": "least-loaded"}
     if job.fronts is not None:
-        way = {"router": Router.ROUND_ROBIN, "fronts": Fronts(count=job.fronts)}
+        way = {"router": "round-robin", "fronts": Fronts(count=job.fronts)}
     found = replay_tables(engines, tables, traffic, **way)
     if found.refused.all():
+        longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
         raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
     ends = replay_ends(engines, tables, traffic, **way)
     return ReplayedJob(

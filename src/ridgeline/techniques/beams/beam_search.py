@@ -12,7 +12,7 @@ from ridgeline.seams.technique import param
 
 @dataclass(frozen=True, kw_only=True)
 class BeamSearch(Beams):
-    """Beam search keeps the likeliest continuations of a prompt: each is a token of every step, of which one is gained.
+    """Beam search keeps the likeliest continuations of a prompt; each is a token of every step, one is gained.
 
     Room is counted for one of them.
     """

@@ -1,0 +1,1 @@
+"""Routers: which instance takes a request."""
