@@ -63,7 +63,8 @@ def test_a_file_and_flags_mean_the_same(tmp_path: Path) -> None:
 
 def test_words_become_a_deployment_on_all_devices() -> None:
     (one,) = serving_from_words(TABLES).deployments
-    assert one == deployed(engine="sglang", version="0.4", tp=2, kv="fp8", instances=4, preemption="swap", router="prefix")
+    said = {"engine": "sglang", "version": "0.4", "tp": 2, "kv": "fp8", "preemption": "swap", "router": "prefix"}
+    assert one == deployed(**said, instances=4)
     assert serving_from_words(TABLES).router == "prefix"
 
 

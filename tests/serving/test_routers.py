@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import Replays
 
+from conftest import Replays
 from ridgeline.errors import PlanError
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.serving import hooks_of, router_of
