@@ -163,13 +163,13 @@ def exflow() -> Iterator[str]:
     def seconds(words: Deployment) -> tuple[float, float]:
         one = engine(model, where, words, shelf=shelf)
         table = one.tables(longest_prompt=2048, longest=4096)
-        trades = [
-            count * one.steps.prices.trade(piece, np.array([8.0 * 64])).mid[0]
+        exchanges = [
+            count * one.steps.prices.expert_all_to_all(piece, np.array([8.0 * 64])).mid[0]
             for count, pieces in ((kind.count, kind.pieces) for kind in one.steps.served.kinds)
             for piece in pieces
             if isinstance(piece, ExpertAllToAll)
         ]
-        return float(sum(trades)), sum(decode_parts(one, table, 64.0, 1024.0).values())
+        return float(sum(exchanges)), sum(decode_parts(one, table, 64.0, 1024.0).values())
 
     usual = seconds(plain)
     for share in (0.0, 0.5, 0.9):
