@@ -10,7 +10,7 @@ import pytest
 from ridgeline.serving import state
 from ridgeline.serving.metrics import Objective, measure
 from ridgeline.serving.replay import Replay
-from ridgeline.serving.stopping import Stop, certain_misses, hopeless, never
+from ridgeline.serving.stopping import Stop, certain_misses, hopeless
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 Replays = Callable[..., Replay]
@@ -53,7 +53,7 @@ def test_who_cannot_reach_the_share_any_more_is_hopeless() -> None:
     requests = np.array([late, early, late, early], dtype=state.REQUEST).view(np.recarray)
     for least, expected in ((0.4, False), (0.5, False), (0.51, True), (1.0, True)):
         assert hopeless(requests, Stop(ttft_s=1.0, least=least).as_array(), 5.0) is expected
-    assert not hopeless(requests, never(), 5.0)
+    assert not hopeless(requests, Stop().as_array(), 5.0)
 
 
 def drawn(seed: int) -> tuple[Traffic, dict[str, float], Stop]:

@@ -185,8 +185,8 @@ class Expressions:
     # values ------------------------------------------------------------------------------------------
 
     def cast(self, value: Value, kind: Kind, node: ast.AST) -> Value:
-        """A value as one of another kind."""
-        if value.kind == kind:
+        """A value as one of another kind, or as it is where none is asked for."""
+        if kind is None or value.kind == kind:
             return value
         if isinstance(kind, tuple) and isinstance(value.kind, tuple) and len(kind) == len(value.kind):
             items = [self.cast(one, to, node) for one, to in zip(value.items(), kind, strict=True)]
@@ -363,10 +363,7 @@ class Expressions:
             return self.number(BOOL, f"fcmp uno double {self.part(values[0], REAL, node)}, 0.0")
         pointer = getattr(called, "pointer", None)
         if isinstance(pointer, Pointer):
-            given = [
-                value if kind is None else self.cast(value, kind, node)
-                for value, kind in zip(values[1:], pointer.given, strict=True)
-            ]
+            given = [self.cast(value, kind, node) for value, kind in zip(values[1:], pointer.given, strict=True)]
             return self.call(self.new(f"inttoptr i64 {values[0].parts[0]} to ptr"), pointer.answer, given)
         if called not in self.unit.marked:
             raise self.refuse(node.func, "{} is not marked as a function of the clock")
@@ -374,9 +371,7 @@ class Expressions:
         if node.keywords or len(names) != len(values):
             raise self.refuse(node, f"{{}} is to give {', '.join(names)}, in this order")
         wanted = (annotated(called, name) for name in names)
-        given = [
-            value if kind is None else self.cast(value, kind, node) for value, kind in zip(values, wanted, strict=True)
-        ]
+        given = [self.cast(value, kind, node) for value, kind in zip(values, wanted, strict=True)]
         return self.call(*self.unit.function(called, [one.kind for one in given]), given)
 
     def call(self, named: str, answer: Kind, given: Sequence[Value]) -> Value:
