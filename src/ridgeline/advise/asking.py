@@ -6,10 +6,12 @@ from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME
 from ridgeline.advise.composing import AdviceQuestion, advise
 from ridgeline.advise.training import UNITS, TrainedChoice, TrainingCase
 from ridgeline.errors import InputError
+from ridgeline.graph.model import SAMPLE
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.plan.plan import Plan
 from ridgeline.predict.floor import model_floor_s
 from ridgeline.report.advice import Advice
+from ridgeline.report.deployments import counted
 from ridgeline.scenario.sampling import SamplingScenario
 from ridgeline.scenario.training import Scenario
 
@@ -37,13 +39,18 @@ def advise_training(asked: Scenario, *, objective: str = TIME, evidence: str | N
     )  # fmt: skip
     found = case.explained(base)
     question = AdviceQuestion(
-        title=f"{asked.model.name} on {asked.cluster.name}: {asked.workload.task.value},"
-        f" {asked.workload.global_batch:,} sequences of {asked.workload.seq_len:,} tokens a step",
+        title=f"{asked.model.name} on {asked.cluster.name}: {asked.workload.task.value}, {_step_text(asked)} a step",
         objective=objective, unit=UNITS[objective], baseline=plan_text(asked.plan),
         capacity_bytes=asked.cluster.accelerator.memory_bytes, floor=_floor(case, objective),
         assumed=asked.assumed,
     )  # fmt: skip
     return advise(case, question, found)
+
+
+def _step_text(asked: Scenario) -> str:
+    """What a step trains on: sequences, or samples of other networks."""
+    batch, length = asked.workload.global_batch, asked.workload.seq_len
+    return f"{batch:,} samples" if SAMPLE in asked.model.dims else f"{batch:,} sequences of {length:,} tokens"
 
 
 def _floor(case: TrainingCase, objective: str) -> tuple[float, str] | None:
@@ -54,8 +61,8 @@ def _floor(case: TrainingCase, objective: str) -> tuple[float, str] | None:
     least_s = model_floor_s(case.predictor(case.base), trained=trained)
     rate = PRECISIONS[job.precision].compute
     return least_s * (1.0 if objective == TIME else case.usd_per_s), (
-        f"the model's own FLOP at the best {rate} rate that these devices sustain, on all {case.cluster.count:,} of"
-        " them; only fewer FLOP or another number format goes below"
+        f"the model's own FLOP at the best {rate} rate that these devices sustain, on"
+        f" {counted(case.cluster.count, 'device')}; only fewer FLOP or another number format goes below"
     )
 
 

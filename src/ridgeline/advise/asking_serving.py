@@ -84,6 +84,9 @@ def _traffic(
     """The requests that replays use, the part of the fleet that they are for, and both in words."""
     words: Mapping[str, Any] = asked.traffic
     fleet = asked.deployments
+    if "concurrency" in words:
+        traffic, said = asked_traffic(words)
+        return traffic, fleet, f"{traffic.name}; {traffic.requests:,} requests replayed, {_mean(traffic)}", said
     if comes:
         traffic, said = asked_traffic({**words, "requests": min(words.get("requests", MOST_REQUESTS), MOST_REQUESTS)})
         told = (

@@ -106,8 +106,8 @@ class Advice(Printed):
 
     @property
     def measure(self) -> str:
-        """The objective by what its value counts: outputs a second are a throughput."""
-        return "throughput" if self.unit == "output tokens/s" else self.objective
+        """The objective by what its value counts: outputs a second are a throughput, tokens that fit a cache."""
+        return {"output tokens/s": "throughput", "tokens of cache": "cache"}.get(self.unit, self.objective)
 
     @property
     def fits(self) -> bool:

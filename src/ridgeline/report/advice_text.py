@@ -12,8 +12,9 @@ from ridgeline.report.advice import Advice, AdvisedValue
 from ridgeline.report.blocks import Block, Line, Table, blank, html, labelled, listed
 from ridgeline.units import bytes_text, time_text
 
+_WHOLE = 1_000  # of a value, from which on it is told in whole numbers
 _BAR = 40  # columns of the longest bar
-_MORE = ("goodput", "throughput")  # objectives of which more is better
+_MORE = ("goodput", "throughput", "cache")  # objectives of which more is better
 _HELPS, _REFUSED, _IDLE = 8, 40, 24  # lines of those that do not apply, or do not help
 _SVG = (860.0, 26.0, 330.0, 380.0)  # px: width, a row, left of the bars, the longest bar
 
@@ -24,7 +25,8 @@ def value_text(advice: Advice, value: float) -> str:
         return time_text(value)
     if advice.unit == "byte":
         return bytes_text(value)
-    return f"${value:,.4g}" if advice.unit.startswith("USD") else f"{value:,.4g} {advice.unit}"
+    told = f"{value:,.0f}" if value >= _WHOLE else f"{value:,.4g}"
+    return f"${told}" if advice.unit.startswith("USD") else f"{told} {advice.unit}"
 
 
 def gain_text(found: AdvisedValue | None) -> str:
