@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike
 from ridgeline.errors import PlanError
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.registry import listed, names, technique
-from ridgeline.seams.technique import Technique
+from ridgeline.seams.technique import EXACT, Technique
 
 if TYPE_CHECKING:
+    from ridgeline.facts.records import Fact
     from ridgeline.seams.lanes import Ends, Lanes, Part
     from ridgeline.seams.setting import Setting
 
@@ -52,6 +53,7 @@ class TierOffload(Technique):
     """
 
     family: ClassVar[str] = "offloads"
+    quality: ClassVar[Fact | None] = EXACT
     exclusive: ClassVar[bool] = False
     in_plan: ClassVar[bool] = True
     on_lanes: ClassVar[bool] = True
