@@ -198,3 +198,31 @@ def test_an_older_word_means_its_technique(word: str, key: str) -> None:
     assert {name: each.tolist() for name, each in named.memory(other).items()} == {
         name: each.tolist() for name, each in meant.memory(one).items()
     }
+
+
+def test_every_third_update_on_the_device_by_hand() -> None:
+    """Three layers after 9 s: the first goes up for 2 s and is updated at no cost on the device; the processors update
+    the others from 9 to 11 and 11 to 13 (20 bytes of states both ways at 20 a second), and new weights take 1 s."""
+    found = by_name("deep-optimizer-states(every=3)")
+    part = replace(LAYER, state_bytes=20.0, new_bytes=10.0)
+    tasks = step([part] * 3, [found], replace(RATES, dram=1e9, upload=10.0))
+    assert seconds(tasks) == pytest.approx(9 + 2 + 2, abs=1e-5)  # the lone upload, its way back beside others' weights
+
+
+def test_the_stride_is_that_whose_busiest_resource_works_least() -> None:
+    """Host memory of 10 bytes/s, a link of 100: half of the subgroups or more go up; a slow link leaves all below."""
+    from ridgeline.techniques.offloads.deep_optimizer_states import DeepOptimizerStates
+
+    part = replace(LAYER, state_bytes=12.0, gradient_bytes=2.0, new_bytes=2.0)
+    one = DeepOptimizerStates()
+    slow, fast = replace(RATES, dram=100.0, upload=1.0, download=1.0), replace(RATES, dram=100.0, upload=1e3)
+    assert one.stride(part, slow) == 64 >= one.stride(part, fast)
+    assert DeepOptimizerStates(every=5).stride(part, slow) == 5
+
+
+def test_activations_on_drives_wait_for_their_writes() -> None:
+    """Four layers of 20 bytes: as in host memory at the same rate, slower by the drives' own rate."""
+    found = by_name("ssdtrain")
+    fast = replace(RATES, read=FAST, write=FAST)
+    assert seconds(step([LAYER] * 4, [found], fast)) == pytest.approx(14.5)
+    assert seconds(step([LAYER] * 4, [found], replace(fast, write=2.0))) > 14.5
