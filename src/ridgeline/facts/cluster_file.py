@@ -5,73 +5,40 @@ The only module of this room, besides profiles, that needs pydantic: imported wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from ridgeline.errors import RidgelineError, UnitError, nearest_text
+from ridgeline.errors import RidgelineError, nearest_text
 from ridgeline.facts.accelerators import accelerator, accelerator_of, accelerators
+from ridgeline.facts.cluster_links import GroupTable, LinksTable, links_of
 from ridgeline.facts.clusters import MAX_DEVICES, build, carbon_intensity, reach
+from ridgeline.facts.file_quantities import (
+    Bytes,
+    BytesOrNone,
+    Carbon,
+    Devices,
+    Dollars,
+    FileTable,
+    FlopRate,
+    Hertz,
+    Name,
+    Rate,
+    RateOrNone,
+    Seconds,
+    Watts,
+    WattsOrNone,
+)
 from ridgeline.facts.machines import MachineType, default_machine, known_names, link, machine, machine_name
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
 from ridgeline.facts.user_files import CLUSTER, Toml, read_toml, shortened
-from ridgeline.units import parse
 
 _SAID = "as the file says"
 _HOST_DEVICES = 16  # the most that a host of the catalog holds; a larger inner tier joins several hosts
-_LARGEST = 1e24  # no quantity of a machine comes near it, in any SI unit
-_SMALLEST = {"byte": 1e3, "byte/s": 1e3, "FLOP/s": 1e6, "Hz": 1e3}
-"""Below these a number lost its unit: 80 for 80 GB, 989 for 989 TFLOP/s, 1.98 for GHz. The slowest links between sites
-and the smallest processors are far above."""
-
-
-def _quantity(unit: str, *, zero: bool = False) -> BeforeValidator:
-    """Accepts '80 GB' or a bare number in `unit`; positive and finite, or zero where that means none."""
-
-    example = f"'80 G{unit.replace('byte', 'B')}'"
-
-    def read(given: object) -> float:
-        if isinstance(given, bool) or not isinstance(given, str | int | float):
-            raise ValueError(f"wanted a quantity in {unit} such as a string {example} or a number")
-        try:
-            value = parse(given, unit)
-        except UnitError as error:
-            raise ValueError(str(error)) from None
-        except OverflowError:
-            value = math.inf
-        if not (value > 0 or (zero and value == 0)) or value > _LARGEST:
-            raise ValueError(f"needs a quantity {'>=' if zero else '>'} 0 and at most {_LARGEST:g} {unit}")
-        if 0 < value < _SMALLEST.get(unit, 0.0):
-            raise ValueError(f"{value:g} {unit} is less than any machine has; write the unit, such as {example}")
-        return value
-
-    return BeforeValidator(read)
-
-
-Bytes = Annotated[float, _quantity("byte")]
-BytesOrNone = Annotated[float, _quantity("byte", zero=True)]
-Rate = Annotated[float, _quantity("byte/s")]
-RateOrNone = Annotated[float, _quantity("byte/s", zero=True)]
-FlopRate = Annotated[float, _quantity("FLOP/s")]
-Seconds = Annotated[float, _quantity("s", zero=True)]
-Watts = Annotated[float, _quantity("W")]
-WattsOrNone = Annotated[float, _quantity("W", zero=True)]
-Hertz = Annotated[float, _quantity("Hz")]
-Dollars = Annotated[float, _quantity("USD/h", zero=True)]
-Carbon = Annotated[float, _quantity("kg/J", zero=True)]
-Devices = Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)]
-Name = Annotated[str, Field(strict=True, min_length=1, max_length=100)]
-
-
-class FileTable(BaseModel):
-    """A table of the file; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PeakTable(FileTable):
@@ -150,7 +117,9 @@ class ClusterTable(FileTable):
     pue: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] | None = None
     carbon: Carbon | None = None
     region: Name | None = None
-    tier: Annotated[list[TierTable], Field(max_length=16)] = []
+    tier: Annotated[list[TierTable], Field(max_length=16)] = Field(default_factory=list)
+    group: Annotated[list[GroupTable], Field(max_length=1024)] = Field(default_factory=list)
+    links: LinksTable = LinksTable()
     host: HostTable = HostTable()
 
 
@@ -184,8 +153,10 @@ def cluster_of(raw: Mapping[str, Any], *, file: str, text: str = "") -> Cluster:
         carbon = _named(lambda: carbon_intensity(table.region or ""), source, ("region",))
     if table.carbon is not None:
         carbon = source.fact(table.carbon, "kg/J")
+    measured = source.fact(tiers[-1].bytes_per_s, "byte/s", Evidence.HERE, "measured, as said")
     return replace(
         built,
+        links=links_of(table.links, table.group, source, measured, tiers=tiers, count=count),
         name=table.name or Path(file).stem,
         count=count,
         tiers=tiers,
@@ -234,6 +205,8 @@ def _fields(model: type[FileTable], place: Sequence[str | int]) -> list[str]:
         "peak": PeakTable,
         "sustained": SustainedTable,
         "tier": TierTable,
+        "group": GroupTable,
+        "links": LinksTable,
         "host": HostTable,
     }
     names = [part for part in place if isinstance(part, str)]

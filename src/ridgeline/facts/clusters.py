@@ -59,6 +59,8 @@ def cluster(text: str) -> Cluster:
     if match is None:
         raise ClusterError(f"'{text}' is no cluster; {_FORMS}")
     whole, words = match[0].strip(), match[3]
+    if whole in published_clusters():
+        return cluster_from_toml(published_clusters()[whole])
     named = machine_name(whole)
     if named is not None:
         return _of_machine(machine(named), units=1, text=text)
@@ -71,6 +73,12 @@ def cluster(text: str) -> Cluster:
     if canonical(words) is None:
         raise UnknownNameError("cluster", words, _all_names(), hint=_FORMS)
     return _of_devices(words, first or 1, second, text)
+
+
+@cache
+def published_clusters() -> Mapping[str, Path]:
+    """Files of clusters of publications whose links or devices are not all alike, by name."""
+    return {name: store.path_of(f"clusters/{name}.toml") for name in store.names("clusters", ".toml")}
 
 
 def cluster_from_toml(path: str | Path) -> Cluster:
@@ -174,7 +182,7 @@ def _bounded(count: int, text: str) -> None:
 
 
 def _all_names() -> list[str]:
-    return [*accelerator_names(), *known_names()]
+    return [*accelerator_names(), *known_names(), *published_clusters()]
 
 
 @cache

@@ -5,6 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ridgeline.facts.measured_links import MeasuredLinks
 
 
 class Evidence(enum.IntEnum):
@@ -125,6 +129,7 @@ class Cluster:
     pue: Fact | None = None  # power usage effectiveness of the building
     carbon_kg_per_j: Fact | None = None
     secondary: SecondaryPool | None = None
+    links: MeasuredLinks | None = None  # of each pair of groups of the innermost tier, where they differ
 
     @property
     def node_devices(self) -> int:

@@ -44,6 +44,11 @@ def read_text(name: str) -> str:
     return (_DATA / name).read_text(encoding="utf-8")
 
 
+def path_of(name: str) -> Path:
+    """Where `data/<name>` is, for readers of files that people may write too."""
+    return _DATA / name
+
+
 def read_bytes(name: str) -> bytes:
     """The bytes of `data/<name>`, for files that are packed."""
     return (_DATA / name).read_bytes()

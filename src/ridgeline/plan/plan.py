@@ -47,6 +47,7 @@ class Plan:
     overlap_weights: bool = True  # gather weights under forward
     overlap_tensor: bool = False  # pipelined tensor-parallel collectives (async TP)
     length_balance: str = "packed"  # which ranks compute sequences of unlike lengths, as of `schedule`
+    node_order: str = "in-order"  # which node stands at each place, where links differ: a name, as of `schedule`
     technique: tuple[str, ...] = ()  # others that are applied, each by name, with parameters in brackets
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from ridgeline.report.report import Estimate, OpRow, Report, Share, StageMemory
 from ridgeline.seams.context import context_style
 from ridgeline.seams.loss import cross_entropy
 from ridgeline.seams.offload import OPTIMIZER, applied, owner
-from ridgeline.seams.registry import listed
+from ridgeline.seams.registry import listed, technique
 from ridgeline.seams.technique import Technique
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.parts import by_resource
@@ -299,6 +299,8 @@ class _Explainer:
             *self.predictor.model.notes,
             *assumed_facts(self.predictor.machine, self.predictor.stages.precision.compute),
         ]
+        if order := self.predictor.node_order(self.it.plan):
+            found.append(f"ranks fill nodes in the order {' '.join(map(str, order))}, each link at its own speed")
         if away := self.predictor.host_bytes(self.it.plan):
             has = cluster.host.dram_bytes
             room = "" if away <= has else ": MORE THAN IT HAS"
@@ -330,6 +332,8 @@ class _Explainer:
             found.append(pipeline_schedule(plan.schedule))
         if plan.cp > 1:
             found.append(context_style(plan.context_style))
+        if self.predictor.cluster.links is not None:
+            found.append(technique("node_orders", plan.node_order))
         if stages.rule(plan.recompute).repeats():
             found.append(stages.rule(plan.recompute))
         return found

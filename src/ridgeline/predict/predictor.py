@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,9 +74,14 @@ class Predictor:
     ) -> None:
         self.model, self.cluster, self.workload = model, cluster, workload
         self.machine = resolved or machine(cluster, datasheet_only=datasheet_only)
+        if resolved is None and cluster.links is not None:
+            from ridgeline.training.unlike_links import best_links
+
+            self.machine = best_links(self.machine)
         self.stages = StageModel(model, self.machine, workload)
         self.limits = model_limits(model.graph)
         self._prices: dict[tuple[Any, ...], LayoutCost] = {}
+        self.orders: dict[Plan, tuple[int, ...]] = {}  # of nodes, by plan, where links between them differ
 
     def layout(self, plan: Plan) -> Layout:
         """The part of a plan that decides a rank's share of each operator."""
@@ -111,13 +117,13 @@ class Predictor:
         cost = self.stages.shared(self.price(plan), schedule, plan.pp)
         cost = cost.with_logits(cross_entropy(plan.loss).logits_again())
         held = self.stages.held(cost, self.split(plan), schedule, plan.chunks)
-        times = self.stages.times(
-            held,
-            recompute=plan.recompute,
-            sharding=self.sharding(plan),
-            recompute_layers=plan.recompute_layers,
-            schedule=schedule,
-        )
+        timed = partial(
+            StageModel.times, recompute=plan.recompute, sharding=self.sharding(plan),
+            recompute_layers=plan.recompute_layers, schedule=schedule,
+        )  # fmt: skip
+        times = timed(self.stages, held)
+        if self.cluster.links is not None:
+            times = self._placed(plan, held, times, timed)
         if means(plan, "offload_activations") and not self.on_lanes(plan):
             kept = activation_bytes(self.model.graph, self.workload, **self.held(plan, in_flight=np.ones(plan.pp)))
             rate = self.cluster.host.device_bytes_per_s
@@ -155,6 +161,39 @@ class Predictor:
         changes = chain_relayouts(self.stages, self.layout(groups[0].plan), layouts, by_place, int(places.max()) + 1)
         relayouts = changes[:, places]
         return merged(groups, relayouts), layered_times(self.stages, groups, relayouts, schedule)
+
+    def _placed(
+        self, plan: Plan, held: StageLayers, best: StageTimes, timed: Callable[[StageModel, StageLayers], StageTimes]
+    ) -> StageTimes:
+        """The times of stages on nodes whose links differ, in the order that the plan names."""
+        from ridgeline.training.unlike_links import LinkTimes
+
+        node = self.machine.tiers[0].size
+        crosses = max(plan.tp * plan.cp, plan.ep * plan.etp) > node  # then layers too exchange between nodes
+
+        def seen(machine: Machine) -> StageTimes:
+            if not crosses:
+                return timed(self.stages.on(machine), held)
+            there = StageModel(self.model, machine, self.workload)
+            cost = there.price(held.cost.layout, [plan.recompute])
+            return timed(there, replace(held, cost=cost.with_logits(cross_entropy(plan.loss).logits_again())))
+
+        def send(machine: Machine, stride: float) -> float:
+            return float(np.asarray(self.stages.on(machine).send_seconds(held.cost.layout, stride)))
+
+        links = LinkTimes(
+            plan=plan, schedule=pipeline_schedule(plan.schedule), machine=self.machine, base=best, timed=seen,
+            micro_batches=plan.micro_batches(self.workload.global_batch), send=send,
+        )  # fmt: skip
+        if plan not in self.orders:
+            self.orders[plan] = tuple(links.order().tolist())
+        return links.times(np.array(self.orders[plan]))
+
+    def node_order(self, plan: Plan) -> tuple[int, ...]:
+        """The node at each place of a plan's ranks, where links between nodes differ; empty where they do not."""
+        if self.cluster.links is not None and plan not in self.orders:
+            self.prepare(plan)
+        return self.orders.get(plan, ())
 
     def check(self, plan: Plan) -> None:
         """Raises `PlanError` for an illegal plan, or one whose layers' strategies are."""

@@ -195,6 +195,7 @@ WORDS = {
     "recompute": "recompute",
     "contexts": "context_style",
     "length_balance": "length_balance",
+    "node_orders": "node_order",
 }
 """Families of which a scenario always has one, and the word that names it."""
 SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption", "routers": "router"}
@@ -313,6 +314,9 @@ PLAN_FIELDS: tuple[Field, ...] = (
     yes("overlap_weights", "gather weights under forward"),
     yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
     filled("length_balance", "length_balance", "which ranks compute which sequences, where lengths are told"),
+    filled(
+        "node_order", "node_orders", "which node stands at each place of the ranks, where links between nodes differ"
+    ),
     TECHNIQUES,
 )
 

@@ -49,6 +49,7 @@ class Space:
     overlap_gradients: tuple[bool, ...] = (True,)
     overlap_weights: tuple[bool, ...] = (True,)
     context_style: tuple[str, ...] = ("ring", "ulysses")
+    node_order: str = "annealed"  # where links between nodes differ
     within_host: bool = True  # only plans whose states and activations the host's memory holds
     balance_stages: bool = True  # also try layers balanced with the embedding and the head counted
     min_context_tokens: int = 2048  # a context shard smaller than this is not tried
@@ -72,7 +73,9 @@ class Space:
         names = {item.name for item in fields(self)}
         changes: dict[str, object] = {}
         for name, value in self.fixed.items():
-            if name in names and name not in ("fixed",):
+            if name == "node_order":
+                changes[name] = value
+            elif name in names and name not in ("fixed",):
                 changes[name] = (value,)
             elif name == "schedule":
                 changes["schedules"] = (value,)

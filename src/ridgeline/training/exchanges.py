@@ -193,14 +193,19 @@ def send_tables(
     hop = np.zeros(here.size)  # from each stage to the one after it, the first after the last
     for stride in np.unique(strides) if here.size > 1 else ():
         hop = np.where(strides == stride, np.asarray(seconds(float(stride)))[..., None], hop)
-    stage_at = np.empty(place.size, dtype=np.int64)
-    stage_at[place] = here[:, None]
+    onward, homeward = (neighbour_stages(place, step, chains=chains) for step in (1, -1))
 
-    def toward(neighbour: NDArray[np.int64]) -> Floats:
-        length = place.size // chains
-        inside = (neighbour >= 0) & (neighbour < place.size) & (neighbour // length == place // length)
-        target = stage_at[np.where(inside, neighbour, place)]
+    def toward(target: NDArray[np.int64]) -> Floats:
         boundary = np.where(target == there[:, None], here[:, None], target)
         return np.asarray(np.where(target != here[:, None], hop[..., boundary], 0.0))
 
-    return toward(place + 1), toward(place - 1)
+    return toward(onward), toward(homeward)
+
+
+def neighbour_stages(place: NDArray[np.int64], step: int, *, chains: int = 1) -> NDArray[np.int64]:
+    """The stage of the chunk after each (`step` 1) or before it (-1), (P, v) [1]; its own at a chain's end."""
+    stage_at = np.empty(place.size, dtype=np.int64)
+    stage_at[place] = np.arange(place.shape[0])[:, None]
+    neighbour, length = place + step, place.size // chains
+    inside = (neighbour >= 0) & (neighbour < place.size) & (neighbour // length == place // length)
+    return stage_at[np.where(inside, neighbour, place)]

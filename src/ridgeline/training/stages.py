@@ -7,6 +7,7 @@ plans; the number of stages and chunks is the same for all plans of one call.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TypedDict
@@ -52,6 +53,12 @@ class StageModel:
         self.pricer = Pricer(machine, workload)
         self.copies = exchange_copies(workload)
         self.block_names = tuple(model.graph.blocks)
+
+    def on(self, machine: Machine) -> StageModel:
+        """The same prices of layers, with exchanges and sends between stages on a machine of the same devices."""
+        other = copy(self)
+        other.machine = machine
+        return other
 
     def price(self, layout: Layout, recompute: Iterable[str] = ()) -> LayoutCost:
         """Price every block kind and both ends for a layout, and of layers what rules of `recompute` repeat."""
