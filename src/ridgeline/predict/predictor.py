@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -123,7 +122,9 @@ class Predictor:
         )  # fmt: skip
         times = timed(self.stages, held)
         if self.cluster.links is not None:
-            times = self._placed(plan, held, times, timed)
+            from ridgeline.predict.ordered_nodes import ordered_times
+
+            times = ordered_times(self, plan, held, timed)
         if means(plan, "offload_activations") and not self.on_lanes(plan):
             kept = activation_bytes(self.model.graph, self.workload, **self.held(plan, in_flight=np.ones(plan.pp)))
             rate = self.cluster.host.device_bytes_per_s
@@ -161,33 +162,6 @@ class Predictor:
         changes = chain_relayouts(self.stages, self.layout(groups[0].plan), layouts, by_place, int(places.max()) + 1)
         relayouts = changes[:, places]
         return merged(groups, relayouts), layered_times(self.stages, groups, relayouts, schedule)
-
-    def _placed(
-        self, plan: Plan, held: StageLayers, best: StageTimes, timed: Callable[[StageModel, StageLayers], StageTimes]
-    ) -> StageTimes:
-        """The times of stages on nodes whose links differ, in the order that the plan names."""
-        from ridgeline.training.unlike_links import LinkTimes
-
-        node = self.machine.tiers[0].size
-        crosses = max(plan.tp * plan.cp, plan.ep * plan.etp) > node  # then layers too exchange between nodes
-
-        def seen(machine: Machine) -> StageTimes:
-            if not crosses:
-                return timed(self.stages.on(machine), held)
-            there = StageModel(self.model, machine, self.workload)
-            cost = there.price(held.cost.layout, [plan.recompute])
-            return timed(there, replace(held, cost=cost.with_logits(cross_entropy(plan.loss).logits_again())))
-
-        def send(machine: Machine, stride: float) -> float:
-            return float(np.asarray(self.stages.on(machine).send_seconds(held.cost.layout, stride)))
-
-        links = LinkTimes(
-            plan=plan, schedule=pipeline_schedule(plan.schedule), machine=self.machine, base=best, timed=seen,
-            micro_batches=plan.micro_batches(self.workload.global_batch), send=send,
-        )  # fmt: skip
-        if plan not in self.orders:
-            self.orders[plan] = tuple(links.order().tolist())
-        return links.times(np.array(self.orders[plan]))
 
     def node_order(self, plan: Plan) -> tuple[int, ...]:
         """The node at each place of a plan's ranks, where links between nodes differ; empty where they do not."""
