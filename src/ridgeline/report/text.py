@@ -84,8 +84,6 @@ def _switch_words(plan: Plan) -> Iterator[str]:
         yield "sequence parallel"
     if plan.cp > 1:
         yield f"{plan.context_style} context"
-    if plan.node_order != Plan.node_order:
-        yield f"{plan.node_order} nodes"
     if plan.offload_optimizer:
         yield "optimizer in host memory"
     if plan.offload_activations:

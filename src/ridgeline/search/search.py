@@ -29,8 +29,7 @@ from ridgeline.search.groups import Feasible, Group
 from ridgeline.search.space import Space, alone, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
 
-BUDGET = 400  # plans that a search simulates at most
-_LINKS_BUDGET = 24  # the same where each plan's nodes are placed first, which takes about a second
+_LINKS_BUDGET = 24  # plans simulated where each one's nodes are ordered first, which takes about a second
 _LANE_BUDGET = 6  # plans simulated with each technique on lanes: their bounds leave out what moves
 
 
@@ -199,18 +198,15 @@ class Searcher:
                     yield candidate
             count *= 8
 
-    def run(self, *, top: int, budget: int = BUDGET) -> Ranked:
-        """Simulate in order of bound until the next bound cannot beat the best found, `budget` plans at most.
-
-        Raises `NoPlanError` where none fits in memory.
-        """
+    def run(self, *, top: int, budget: int = 400) -> Ranked:
+        """As `ranked`; raises `NoPlanError` where none fits in memory."""
         found = self.ranked(top=top, budget=budget)
         if not found.plans:
             raise NoPlanError(self._nothing_fits())
         return found
 
-    def ranked(self, *, top: int, budget: int = BUDGET, below_s: float = np.inf) -> Ranked:
-        """As `run`, with no plan where none fits, or where no bound is under `below_s`."""
+    def ranked(self, *, top: int, budget: int = 400, below_s: float = np.inf) -> Ranked:
+        """Simulate by bound until none can beat the best found, `budget` plans at most; perhaps none fits."""
         self.bound()
         ranked: list[tuple[float, Plan]] = []
         seen: set[Plan] = set()
@@ -225,8 +221,7 @@ class Searcher:
                 least_s = candidate.bound_s
                 break
             plan = plainest(self.groups[candidate.group].plan(candidate.index), experts=experts)
-            if self.predictor.cluster.links is not None:
-                plan = replace(plan, node_order=self.space.node_order)
+            plan = replace(plan, node_order=self.space.node_order) if self.predictor.cluster.links else plan
             if plan in seen:
                 continue
             seen.add(plan)
@@ -379,7 +374,7 @@ def search(
     setting = Setting(model=built, cluster=cluster, workload=workload)
     searcher = Searcher(predictor, space if workload.task is Task.PRETRAIN else space.thrifty(setting))
     try:
-        spread = searcher.run(top=top, budget=BUDGET if cluster.links is None else _LINKS_BUDGET)
+        spread = searcher.run(top=top, budget=400 if cluster.links is None else _LINKS_BUDGET)
         ranked, searcher = with_fewer_nodes(searcher, spread, top=top)
     except NoPlanError as error:
         spread, searcher = ranked, searcher = _offloaded(searcher, model, setting, top=top, why=error)
