@@ -13,6 +13,9 @@ from ridgeline.graph.ops import GroupedGemmOp, LinearOp
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.lower.params import rank_params
 from ridgeline.lower.work import Layout
+from ridgeline.seams.states import Tensor
+from ridgeline.techniques.optimizers.galore import GaLore
+from ridgeline.techniques.optimizers.shampoo import DistributedShampoo
 
 DENSE = from_dims(layers=3, hidden=64, heads=4, vocab=1024, max_positions=128)
 EXPERTS = from_dims(
@@ -104,6 +107,32 @@ def test_states_move_by_tensor_and_share() -> None:
     sides = 2 * 4 * sum(64 + n for n in (192, 64, 256, 256))
     vectors = sum(op.params for op in block.ops if not isinstance(op, LinearOp))
     assert rank_params(block.ops, Layout(), replace(PRETRAIN, optimizer="adafactor")).moved_dense == sides + 8 * vectors
+
+
+def test_galores_states_and_work_by_hand() -> None:
+    """A weight of 64 x 192, three beside each other: each 64 x 64, of rank 16; another of 64 x 256."""
+    merged = Tensor(count=64 * 192, rows=64, columns=192, hidden=True, parts=3)
+    wide = Tensor(count=64 * 256, rows=64, columns=256, hidden=True)
+    plain, eight = GaLore(rank=16), GaLore(rank=16, moments="int8")
+    assert plain.state_bytes(merged) == 4 * 3 * (64 * 16 + 2 * 16 * 64)
+    assert plain.state_bytes(wide) == 4 * (64 * 16 + 2 * 16 * 256)
+    assert eight.state_bytes(wide) == 2 * 64 * 16 + 2 * 16 * 256  # the projection in bf16
+    assert plain.update_flop(wide) == 4 * 64 * 256 * 16 + (6 * 64**2 * 256 + 20 * 64**3) / 200
+    table = replace(wide, hidden=False)
+    assert (plain.state_bytes(table), plain.update_flop(table)) == (8 * 64 * 256, 0.0)
+    assert GaLore(rank=64).state_bytes(wide) == 8 * 64 * 256  # of full rank
+
+
+def test_shampoos_blocks_by_hand() -> None:
+    """A weight of 40 x 64 in blocks of 32: one of 32 x 32 and one of 8 x 32, each twice; and a vector of 40."""
+    tensor = Tensor(count=40 * 64, rows=40, columns=64, hidden=True)
+    shampoo = DistributedShampoo(side=32, gap=10)
+    squares = 2 * (32**2 + 32**2) + 2 * (8**2 + 32**2)
+    assert shampoo.state_bytes(tensor) == 4 * (2 * squares + 2 * 40 * 64)
+    products = 2 * 32 * 32 * 64 + 2 * 8 * 32 * 40
+    cubes = 2 * 2 * 32**3 + 2 * (8**3 + 32**3)
+    assert shampoo.update_flop(tensor) == pytest.approx(4 * products + 11 * cubes / 10)
+    assert shampoo.state_bytes(Tensor(count=40)) == 4 * (2 * (32**2 + 8**2) + 2 * 40)
 
 
 def test_a_tied_head_holds_nothing_of_its_own() -> None:

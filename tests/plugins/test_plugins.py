@@ -45,8 +45,8 @@ TRAINED = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "4096",
 
 
 def test_galores_states_shrink_the_optimizer_and_take_their_time() -> None:
-    usual, shrunk = (answer(*TRAINED, "--optimizer", name) for name in ("adamw", "galore"))
-    wide = answer(*TRAINED, "--optimizer", "galore(rank=1024)")
+    usual, shrunk = (answer(*TRAINED, "--optimizer", name) for name in ("adamw", "galore-stranger"))
+    wide = answer(*TRAINED, "--optimizer", "galore-stranger(rank=1024)")
     assert held(shrunk, "optimizer") < held(wide, "optimizer") < held(usual, "optimizer")
     assert wide["step_time_s"]["value"] > shrunk["step_time_s"]["value"]
 
@@ -91,18 +91,18 @@ def test_cut_cross_entropy_holds_what_its_authors_measured(monkeypatch: pytest.M
 
 def test_they_are_in_help_and_refused_where_they_are_not_installed() -> None:
     told = ridgeline("predict", "--help").stdout
-    assert "galore" in told
+    assert "galore-stranger" in told
     assert "cut-cross-entropy" in told
-    refused = ridgeline(*TRAINED, "--optimizer", "galore", package=False)
+    refused = ridgeline(*TRAINED, "--optimizer", "galore-stranger", package=False)
     assert refused.returncode == 2
-    assert "'galore' is not one of them" in refused.stderr
+    assert "'galore-stranger' is not one of them" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--optimizer", "galore(rank=0)"), "galore: rank = 0, needs 1 to 65536"),
-        (("--optimizer", "galore(size=3)"), "galore: unknown parameter 'size'; it has rank, gap"),
+        (("--optimizer", "galore-stranger(rank=0)"), "galore-stranger: rank = 0, needs 1 to 65536"),
+        (("--optimizer", "galore-stranger(size=3)"), "galore-stranger: unknown parameter 'size'; it has rank, gap"),
         (("--loss", "cut-cross-entropy(skipped=2)"), "cut-cross-entropy: skipped = 2, needs 0 to 1"),
         (("--loss", "cut-cross-entropy(fp32=3)"), "cut-cross-entropy: fp32 = 3, needs true or false"),
         (("--loss", "chunked(chunks=0)"), "chunked: chunks = 0, needs 1 to"),
@@ -153,7 +153,7 @@ def test_a_scenario_lists_techniques_and_is_written_as_it_was_read(tmp_path: Pat
     ("words", "told"),
     [
         (("--technique", "nsa,nsa(window=64)"), "nsa and nsa both fill 'attention'; leave one of them out"),
-        (("--technique", "galore"), "galore is one of the optimizers; write optimizer = 'galore'"),
+        (("--technique", "galore-stranger"), "galore-stranger is one of the optimizers; write"),
         (("--technique", "nsb"), "nearest: nsa"),
         (("--technique", "nsa(window=0)"), "nsa: window = 0 tokens, needs 1 to 1e+06"),
     ],
@@ -222,7 +222,7 @@ def test_a_search_of_deployments_applies_a_strangers_queue_and_eviction() -> Non
         (("--technique", "srpt", "--queue", "fair"), "queue and srpt both say it"),
         (("--technique", "h2o(heavy=0)"), "h2o: heavy = 0 tokens, needs 1 to"),
         (("--queue", "srpt(answer=0)"), "srpt: answer = 0, needs 1 to"),
-        (("--technique", "galore"), "galore is one of the optimizers"),
+        (("--technique", "galore-stranger"), "galore-stranger is one of the optimizers"),
     ],
 )
 def test_serving_that_does_not_go_together_is_refused(words: tuple[str, ...], told: str) -> None:

@@ -141,7 +141,8 @@ def trained_tensors(op: Op, workload: Workload) -> tuple[Tensor, ...]:
         return ()
     hidden = isinstance(op, LinearOp) and op.region is not Region.VOCAB
     rows, columns = (op.k, op.n) if isinstance(op, LinearOp | EmbeddingOp) else (0, 0)
-    return (Tensor(count=op.params, rows=rows, columns=columns, hidden=hidden),)
+    parts = op.parts if isinstance(op, LinearOp) else 1
+    return (Tensor(count=op.params, rows=rows, columns=columns, hidden=hidden, parts=parts),)
 
 
 def tensor_count(op: Op) -> int:

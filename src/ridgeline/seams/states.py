@@ -17,13 +17,20 @@ FP32_BYTES = 4.0
 class Tensor:
     """A trained weight of the whole model: `count` numbers, `rows` x `columns` of them a matrix (0 x 0 without one).
 
-    `hidden` says that it is a matrix inside a layer, not a table or the head.
+    `hidden` says that it is a matrix inside a layer, not a table or the head; `parts` are weights that lie beside each
+    other in its columns (queries, keys and values), which an optimizer may treat one by one.
     """
 
     count: float
     rows: int = 0
     columns: int = 0
     hidden: bool = False
+    parts: int = 1
+
+    @property
+    def each(self) -> tuple[int, int]:
+        """Rows and columns of one part: m x n / parts, taken as equally wide."""
+        return self.rows, max(1, self.columns // self.parts) if self.columns else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ class GaLore(OptimizerStates):
     bidiagonalization (Golub and Van Loan, 4 m^2 n + 8 m n^2 + 9 m^3 with the shorter side last).
     """
 
-    key: ClassVar[str] = "galore"
+    key: ClassVar[str] = "galore-stranger"
     source: ClassVar[tuple[str, ...]] = ("https://arxiv.org/abs/2403.03507, table 1 and algorithm 2",)
     rank: int = param(128, "1", "rank of the projected gradient", low=1, high=65_536)
     gap: int = param(200, "steps", "steps between two decompositions", low=1, high=1_000_000)
