@@ -54,7 +54,7 @@ class Speculation(ServingTechnique):
         """Tokens that a sequence gains in one step on average [token]."""
         return 1.0
 
-    def shares(self, layers: int) -> tuple[float, float]:
+    def shares(self, instance: Instance) -> tuple[float, float]:
         """A draft's passes for a step's sequences and over prompts, as shares of the model's own [1].
 
         One layer's where nothing is said, as that of a checkpoint's own head of drafts (MTP, EAGLE). Engines run a
@@ -63,7 +63,7 @@ class Speculation(ServingTechnique):
         """
         if self.drafted == 0:
             return 0.0, 0.0
-        share = 1.0 / layers if self.share is None else self.share
+        share = 1.0 / len(instance.model.graph.layers) if self.share is None else self.share
         return self.depth * share, share if self.prompt_share is None else self.prompt_share
 
     def held(self, layers: int, weights: float, cache: float) -> tuple[float, float]:
@@ -80,5 +80,5 @@ class Speculation(ServingTechnique):
 
     def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
         """What drafting adds to a step, and to what prompts add to an iteration."""
-        step, prompts = self.shares(len(instance.model.graph.layers))
+        step, prompts = self.shares(instance)
         return {"draft_share": step, "draft_prompt": prompts}

@@ -327,7 +327,7 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
 
 def _drafts(one: Engine, parts: Mapping[str, Seconds], *, step: bool) -> dict[str, Seconds]:
     """What drafting adds to the parts of a step, or of a prompt [s]; nothing where nothing is drafted."""
-    of_step, of_prompt = of(one.deployment, Speculation).shares(len(one.model.graph.layers))
+    of_step, of_prompt = of(one.deployment, Speculation).shares(one)
     times = of_step if step else of_prompt
     if times <= 0.0:
         return {}
