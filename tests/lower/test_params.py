@@ -13,6 +13,7 @@ from ridgeline.graph.ops import GroupedGemmOp, LinearOp
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.lower.params import rank_params
 from ridgeline.lower.work import Layout
+from ridgeline.seams.registry import technique
 from ridgeline.seams.states import Tensor
 from ridgeline.techniques.optimizers.galore import GaLore
 from ridgeline.techniques.optimizers.shampoo import DistributedShampoo
@@ -121,6 +122,7 @@ def test_galores_states_and_work_by_hand() -> None:
     table = replace(wide, hidden=False)
     assert (plain.state_bytes(table), plain.update_flop(table)) == (8 * 64 * 256, 0.0)
     assert GaLore(rank=64).state_bytes(wide) == 8 * 64 * 256  # of full rank
+    assert technique("optimizers", "galore") == GaLore()
 
 
 def test_shampoos_blocks_by_hand() -> None:
@@ -132,6 +134,7 @@ def test_shampoos_blocks_by_hand() -> None:
     products = 2 * 32 * 32 * 64 + 2 * 8 * 32 * 40
     cubes = 2 * 2 * 32**3 + 2 * (8**3 + 32**3)
     assert shampoo.update_flop(tensor) == pytest.approx(4 * products + 11 * cubes / 10)
+    assert technique("optimizers", "distributed-shampoo") == DistributedShampoo()
     assert shampoo.state_bytes(Tensor(count=40)) == 4 * (2 * (32**2 + 8**2) + 2 * 40)
 
 

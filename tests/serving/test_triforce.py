@@ -28,7 +28,7 @@ def test_a_pass_reads_weights_and_the_part_of_the_cache_alone() -> None:
     spent = TriForce(context=124_928, small_share=0.01)
     step, prompts = spent.shares(one)
     passes = step / spent.rounds / (1 + 2 * 0.01)
-    assert passes == pytest.approx(read[0] / read[1], rel=0.15)
+    assert read[0] / read[1] <= passes < 1.25 * read[0] / read[1]  # small kernels reach less of the memory's rate
     assert prompts == 0.0
     wider = TriForce(context=124_928, budget=65_536, small_share=0.01).shares(one)[0]
     assert wider / step == pytest.approx((13.48e9 + 65_536 * 524_288) / read[0], rel=0.15)
