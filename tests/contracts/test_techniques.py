@@ -28,6 +28,8 @@ from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.deployment_slots import check_techniques
+from ridgeline.seams.experts import ExpertExchange
+from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.loss import CrossEntropy, Logits
 from ridgeline.seams.offload import TierOffload
 from ridgeline.seams.recompute import RESULTS, WORK, RecomputeRule
@@ -56,6 +58,7 @@ NUMBERS = [
     if not isinstance(each.default, bool | str)
 ]  # fmt: skip
 MODEL = {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 32_000, "positions": "rope", "tied": False}
+MIXTURE = {**MODEL, "experts": 8, "top_k": 2, "expert_ffn": 2048}
 BATCH, MACHINE = 16, "8xH100-SXM"
 ROUNDING = 1 + 1e-12
 
@@ -73,6 +76,11 @@ def pairs(known: Mapping[str, Technique]) -> list[tuple[str, str]]:
 
 
 PAIRS = pairs(ALL)
+
+
+DENSE = scenario_from_words(
+    {"model": MODEL, "cluster": {"name": MACHINE}, "workload": {"seq_len": 1024, "global_batch": BATCH}}
+).model
 
 
 def shapes(schedule: PipelineSchedule, most: int = 4) -> Iterator[tuple[int, int, int]]:
@@ -99,7 +107,10 @@ def scenario(*chosen: Technique) -> Scenario:
             words["plan"]["zero"] = "3"
         if isinstance(one, PipelineSchedule):
             words["plan"]["chunks"] = next(iter(one.chunk_counts(4, 2)))
-    return scenario_from_words({"model": MODEL, "cluster": {"name": MACHINE}, **words})
+    model = MODEL
+    if any(isinstance(one, GraphRewrite | ExpertExchange) and one.refusal(DENSE.graph) for one in chosen):
+        model, words["plan"]["ep"] = MIXTURE, 2
+    return scenario_from_words({"model": model, "cluster": {"name": MACHINE}, **words})
 
 
 @cache

@@ -22,10 +22,12 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
 from ridgeline.cost.price_list import formula_cost
+from ridgeline.cost.routed import exchanged_s
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
+from ridgeline.seams.experts import ExpertExchange
 from ridgeline.seams.recompute import ATTENTION, FUSED_ATTENTION, GATHER, LINK, MEMORY, PRODUCT, WORK, recompute_rule
 
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
@@ -90,9 +92,10 @@ class BlockCost:
 class Pricer:
     """Prices work on one machine for one workload."""
 
-    def __init__(self, machine: Machine, workload: Workload) -> None:
+    def __init__(self, machine: Machine, workload: Workload, *, exchange: ExpertExchange | None = None) -> None:
         self.machine = machine
         self.workload = workload
+        self.exchange = exchange
         self.policy = workload.policy
         self.precision = PRECISIONS[workload.precision]
         self.deterministic = workload.policy.deterministic
@@ -290,15 +293,24 @@ class Pricer:
         kernels: Number = 0.0
         host_s, own_s = np.zeros(()) + beside_s, np.zeros(()) + beside_s
         links: list[Collective] = []
+        routed: list[Gemm | Stream] = []
+        fused = self.exchange is not None and self.exchange.fused
         for piece in work:
             if isinstance(piece, Collective):
                 links.append(piece)
+                if fused and piece.name.startswith("moe."):
+                    continue
                 host_s = host_s + np.where(np.asarray(piece.ranks) > 1, piece.repeats * self.collective_issue_s, 0.0)
                 continue
             cost = self.kernel(piece)
             name = "matrix" if isinstance(piece, Gemm) else "attention" if isinstance(piece, Attention) else "memory"
             parts[name] = parts[name] + cost.seconds
-            flop, traffic, kernels = flop + cost.flop, traffic + cost.bytes, kernels + cost.kernels
+            flop, traffic = flop + cost.flop, traffic + cost.bytes
+            if isinstance(piece, Gemm | Stream) and piece.routed:
+                routed.append(piece)
+                if fused and len(routed) > 1:
+                    continue
+            kernels = kernels + cost.kernels
             host_s = host_s + self.host_seconds(piece, cost.kernels)
             if not cost.timed:
                 priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
@@ -317,6 +329,9 @@ class Pricer:
         ahead = np.maximum(device_s - host_s, 0.0) if self.dispatch_s is None else np.zeros(())
         cover = parts["matrix"] + parts["launch"] if cover_s is None else cover_s
         self._links(parts, links, layout, cover_s=cover)
+        moved = [link for link in links if link.name.startswith("moe.")]
+        if self.exchange is not None and routed and len(moved) == 2:
+            parts["expert link"] = exchanged_s(self, self.exchange, routed, (moved[0], moved[1]))
         seconds = sum(parts.values(), start=np.zeros(()))
         return PhaseCost(seconds=seconds, parts=parts, hosts=hosts, ahead=ahead, flop=flop, bytes=traffic)
 

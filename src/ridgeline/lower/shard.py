@@ -165,7 +165,8 @@ class Sharder:
         quantized = precision.quantize and op.region is not Region.VOCAB
         frozen = self.adapters
         dequantized = k * n if self.quantized_base and op.lora else 0
-        piece = partial(Gemm, count=count, quantized=quantized, kernels=float(op.kernels))
+        routed = op.region is Region.EXPERT
+        piece = partial(Gemm, count=count, quantized=quantized, kernels=float(op.kernels), routed=routed)
         thin = partial(piece, name=op.name, output_bytes=precision.activation_bytes, weight_rows=dequantized)
         layouts = 1 if frozen else 2  # gradients of weights need inputs and gradients transposed
         yield thin(phase=Phase.FORWARD, m=m, n=n, k=k, cast_layouts=layouts)
@@ -280,7 +281,8 @@ class Sharder:
         cast = cast_to_keep(op, self.workload, self.precision)
         flop = rows * op.flop_per_token
         fused = float(op.kernels if self.eager else 1) + float(cast > 0)
-        piece = partial(Stream, name=op.name, function=op.function, elements=rows * op.write)
+        routed = op.region is Region.EXPERT
+        piece = partial(Stream, name=op.name, function=op.function, elements=rows * op.write, routed=routed)
         yield piece(
             phase=Phase.FORWARD, bytes=rows * (forward * size + cast), flop=flop,
             kernels=self.chains.kernels(op, block, "forward", fused), calls=self.chains.calls(op, "forward"),

@@ -7,7 +7,7 @@ of a micro-batch on one context shard, S sequence, B micro-batch, D hidden, H he
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from typing import Any
@@ -77,7 +77,7 @@ class Gemm:
     `accumulate` reads the result before writing it (gradient accumulation into fp32). Each element that memory gives of
     the (m, k) operand is used `taps` times (the points of a convolution's filter). All of it is done `steps` times, one
     after another. A `direct` convolution is no product: each thread loads both factors of each multiplication;
-    where a group has one filter, so many `loads`.
+    where a group has one filter, so many `loads`. `routed` are rows of experts, as of `Stream`.
     """
 
     name: str
@@ -96,6 +96,11 @@ class Gemm:
     steps: float = 1.0
     direct: bool = False
     loads: float = 1.0
+    routed: bool = False
+
+    def piece(self, share: float) -> Gemm:
+        """The same for a share of its rows."""
+        return replace(self, m=self.m * share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +147,11 @@ class Stream:
     function: str = ""
     elements: Number = 0.0
     table: Number = 0.0
+    routed: bool = False
+
+    def piece(self, share: float) -> Stream:
+        """The same for a share of its rows."""
+        return replace(self, bytes=self.bytes * share, flop=self.flop * share, elements=self.elements * share)
 
 
 class CollectiveKind(Enum):

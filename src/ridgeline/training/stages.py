@@ -24,6 +24,7 @@ from ridgeline.lower.chains import Chains
 from ridgeline.lower.params import RankParams, rank_params
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import CollectiveKind, Layout, Number
+from ridgeline.seams.experts import expert_exchange
 from ridgeline.seams.recompute import RecomputeRule, recompute_rule
 from ridgeline.seams.registry import each_name
 from ridgeline.seams.schedule import PipelineSchedule, SharedPasses
@@ -50,7 +51,7 @@ class StageModel:
     def __init__(self, model: Model, machine: Machine, workload: Workload) -> None:
         self.model, self.machine, self.workload = model, machine, workload
         self.precision = PRECISIONS[workload.precision]
-        self.pricer = Pricer(machine, workload)
+        self.pricer = Pricer(machine, workload, exchange=expert_exchange(model.techniques, model.graph))
         self.copies = exchange_copies(workload)
         self.block_names = tuple(model.graph.blocks)
 

@@ -1,0 +1,61 @@
+"""What a layer of routed experts takes where a technique runs its exchanges and products beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from ridgeline.cost.answer import Cost
+from ridgeline.cost.machine import Machine
+from ridgeline.cost.network import collective_seconds, groups_spanned
+from ridgeline.lower.work import Collective, Gemm, Number, Stream
+from ridgeline.seams.experts import ExpertExchange, RoutedLayer, Seconds
+
+
+class KernelPrices(Protocol):
+    """Prices kernels on a machine, each launched in `launch_device_s` [s]."""
+
+    machine: Machine
+    launch_device_s: float
+
+    def kernel(self, work: Gemm | Stream) -> Cost:
+        """Price of one kernel, launch excluded."""
+
+
+def exchanged_s(
+    pricer: KernelPrices,
+    technique: ExpertExchange,
+    routed: Sequence[Gemm | Stream],
+    links: tuple[Collective, Collective],
+) -> Number:
+    """What exchanges add to the experts' own time, as a technique schedules both [s]; none where one rank has all.
+
+    `links` are dispatch and combine. A piece of the rows is priced as products of fewer rows, with launches of its own.
+    """
+    machine, (dispatch, combine) = pricer.machine, links
+    spanned = groups_spanned(machine.tiers[0].size, dispatch.ranks, dispatch.stride, machine.cluster.count)
+    members = np.asarray(dispatch.ranks) / spanned
+
+    def moved(link: Collective) -> Seconds:
+        return lambda share: collective_seconds(replace(link, bytes=link.bytes * share), machine)
+
+    def kernels(share: float) -> Number:
+        costs = [pricer.kernel(piece.piece(share)) for piece in routed]
+        return sum((cost.seconds + cost.kernels * pricer.launch_device_s for cost in costs), start=np.zeros(()))
+
+    launched = sum((pricer.kernel(piece).kernels for piece in routed), start=np.zeros(()))
+    layer = RoutedLayer(
+        dispatch_s=moved(dispatch),
+        combine_s=moved(combine),
+        inside_s=moved(replace(dispatch, ranks=members)),
+        across_s=moved(replace(dispatch, ranks=spanned, stride=np.asarray(dispatch.stride) * members)),
+        experts_s=kernels,
+        launch_s=launched * pricer.launch_device_s,
+        start_s=moved(dispatch)(0.0),
+        rows=max(float(np.max(np.asarray(one.m) * one.count)) for one in routed if isinstance(one, Gemm)),
+    )
+    alone = kernels(1.0) - (layer.launch_s if technique.fused else 0.0)
+    return np.where(np.asarray(dispatch.ranks) > 1, technique.seconds(layer) - alone, 0.0)

@@ -1,0 +1,93 @@
+"""Rows in pieces, so that exchanges of some run beside products of others: Tutel's and FSMoE's schedules.
+
+Shape letters: r pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import ClassVar
+
+import numpy as np
+
+from ridgeline.facts.records import Fact
+from ridgeline.seams.experts import (
+    ACROSS,
+    COMPUTE,
+    INSIDE,
+    LINK,
+    ExpertExchange,
+    Number,
+    Piece,
+    RoutedLayer,
+    finished_s,
+)
+from ridgeline.seams.technique import EXACT, param
+
+DEGREES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptivePipelining(ExpertExchange):
+    """Tutel's adaptive pipelining: all-to-alls of some pieces under products of others, in as many as is best.
+
+    One stream sends all pieces out and then brings them back, another computes; a piece is products of r times fewer
+    rows with launches of its own, so more pieces hide more and cost more, and the best degree differs by layer, phase
+    and plan. An all-to-all is flat or of two steps, within nodes and then between them (2DH), whichever is quicker.
+    Switching between parallelisms at no cost is a matter of the plan: a search tries each ep and etp. Left out:
+    what many small messages lose, which 2DH was made for, and capacity that follows the load.
+    """
+
+    key: ClassVar[str] = "adaptive-pipelining"
+    source: ClassVar[tuple[str, ...]] = ("tutel-2023",)
+    quality: ClassVar[Fact | None] = EXACT
+    claims: ClassVar[tuple[str, ...]] = ("4.96x of one MoE layer on 16 A100, 5.75x on 2,048, over Fairseq",)
+    pieces: int = param(0, "1", "pieces of a micro-batch's rows; 0: the best of 1, 2, 4 and 8", low=0, high=64)
+
+    def seconds(self, layer: RoutedLayer) -> Number:
+        """The end of the quickest schedule that it may choose [s]."""
+        return reduce(np.minimum, (self.ends_s(layer, each) for each in ((self.pieces,) if self.pieces else DEGREES)))
+
+    def ends_s(self, layer: RoutedLayer, pieces: int) -> Number:
+        """The end of the schedule with so many pieces [s]."""
+        return finished_s(self.schedule(layer, pieces))
+
+    def schedule(self, layer: RoutedLayer, pieces: int) -> Iterable[Piece]:
+        """Out, products, back: exchanges on one stream, products on another."""
+        share = 1.0 / pieces
+        two_steps = layer.inside_s(share) + layer.across_s(share)
+        there, back = (np.minimum(each(share), two_steps) for each in (layer.dispatch_s, layer.combine_s))
+        products = layer.experts_s(share)
+        yield from ((LINK, there, ()) for _ in range(pieces))
+        yield from ((COMPUTE, products, (one,)) for one in range(pieces))
+        yield from ((LINK, back, (pieces + one,)) for one in range(pieces))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStreams(AdaptivePipelining):
+    """FSMoE's schedule: what goes between nodes, what goes within them and products each have a stream.
+
+    A piece goes to the right node, there to the right device, is computed, and comes back by the same two steps; the
+    three streams run side by side, with the number of pieces that is best for each layer and phase. Where flat
+    exchanges in pieces are quicker, as where both kinds of links work at once in them, it takes these. Left out: pieces
+    of gradients that fill the gaps between nodes' exchanges; here the exchange of gradients is not slowed by rows.
+    """
+
+    key: ClassVar[str] = "node-streams"
+    source: ClassVar[tuple[str, ...]] = ("fsmoe-2025",)
+    claims: ClassVar[tuple[str, ...]] = ("1.18x to 1.22x of Tutel on 1,458 MoE layers",)
+
+    def ends_s(self, layer: RoutedLayer, pieces: int) -> Number:
+        """The quicker of both schedules with so many pieces [s]."""
+        return np.minimum(finished_s(self.steps(layer, pieces)), super().ends_s(layer, pieces))
+
+    def steps(self, layer: RoutedLayer, pieces: int) -> Iterable[Piece]:
+        """Between nodes, within a node, products, within, between."""
+        share = 1.0 / pieces
+        inside, across, products = layer.inside_s(share), layer.across_s(share), layer.experts_s(share)
+        yield from ((ACROSS, across, ()) for _ in range(pieces))
+        after = ((INSIDE, inside), (COMPUTE, products), (INSIDE, inside), (ACROSS, across))
+        for turn, (stream, seconds) in enumerate(after):
+            yield from ((stream, seconds, (turn * pieces + one,)) for one in range(pieces))
