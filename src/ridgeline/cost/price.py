@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,13 +23,14 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
 from ridgeline.cost.price_list import formula_cost
-from ridgeline.cost.routed import exchanged_s
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
-from ridgeline.seams.experts import ExpertExchange
 from ridgeline.seams.recompute import ATTENTION, FUSED_ATTENTION, GATHER, LINK, MEMORY, PRODUCT, WORK, recompute_rule
+
+if TYPE_CHECKING:
+    from ridgeline.seams.experts import ExpertExchange
 
 PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
 PLAIN: Mapping[str, Number] = MappingProxyType({"layer": 1.0})
@@ -331,6 +333,8 @@ class Pricer:
         self._links(parts, links, layout, cover_s=cover)
         moved = [link for link in links if link.name.startswith("moe.")]
         if self.exchange is not None and routed and len(moved) == 2:
+            from ridgeline.cost.routed import exchanged_s
+
             parts["expert link"] = exchanged_s(self, self.exchange, routed, (moved[0], moved[1]))
         seconds = sum(parts.values(), start=np.zeros(()))
         return PhaseCost(seconds=seconds, parts=parts, hosts=hosts, ahead=ahead, flop=flop, bytes=traffic)

@@ -53,8 +53,8 @@ class NodeOrder(Technique):
         return super().applies(setting) or ("all nodes are linked alike" if alike else "")
 
     def order(self, problem: NodeOrderProblem) -> Integers:
-        """The node at each place (N,) [1]: by default as the cluster lists them."""
-        return np.arange(problem.nodes)
+        """The node at each place (N,) [1]."""
+        raise NotImplementedError
 
 
 def node_order(text: str) -> NodeOrder:

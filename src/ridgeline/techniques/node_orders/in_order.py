@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ridgeline.seams.node_order import NodeOrder
+import numpy as np
+
+from ridgeline.seams.node_order import Integers, NodeOrder, NodeOrderProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,3 +16,7 @@ class InOrder(NodeOrder):
 
     key: ClassVar[str] = "in-order"
     source: ClassVar[tuple[str, ...]] = ("megatron-lm",)
+
+    def order(self, problem: NodeOrderProblem) -> Integers:
+        """The nodes as they are listed (N,) [1]."""
+        return np.arange(problem.nodes)
