@@ -118,7 +118,7 @@ def idle_words(workload: Mapping[str, Any], plan: Mapping[str, Any], model: Mode
     if not _has_experts(model):
         for name in _OF_EXPERTS:
             yield "workload", name, f"is of experts, and {model.name} has none; leave it out"
-    if not workload.get("lengths"):
+    if not workload.get("lengths") and plan.get("length_balance", Plan.length_balance) != Plan.length_balance:
         told = "divides sequences of unlike lengths, and all have one; say lengths as well, or leave it out"
         yield "plan", "length_balance", told
     if plan.get("zero", 0) == 0:

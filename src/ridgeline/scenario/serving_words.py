@@ -25,8 +25,9 @@ _OF_ENGINE = frozenset(one.name for one in fields(EngineOptions))
 
 @cache
 def _kinds() -> tuple[type[ServingTechnique], ...]:
-    """The built-in techniques of serving, family by family."""
-    return tuple(one for family in FAMILIES for one in built_in(family.family) if issubclass(one, ServingTechnique))
+    """The built-in techniques of serving that words may mean, family by family."""
+    known = (one for family in FAMILIES for one in built_in(family.family))
+    return tuple(one for one in known if issubclass(one, ServingTechnique) and one.in_words)
 
 
 def _words(one: type[ServingTechnique]) -> Mapping[str, str]:

@@ -55,13 +55,14 @@ class ServingTechnique(Technique):
 
     `word` is the field of a deployment that applies it (`--split`): that of a parameter, which leaves it out where it
     is `off`, or one of its own, which `told_by` explains; `said_as` is that which names it by its key (`--preemption
-    swap`). Where it `forgets_prefixes` none is found again; one that is `between` instances sends caches from one to
-    another.
+    swap`); one that is not `in_words` is listed alone (`--technique`). Where it `forgets_prefixes` none is found again;
+    one that is `between` instances sends caches from one to another.
     """
 
     word: ClassVar[str] = ""
     told_by: ClassVar[str] = ""
     said_as: ClassVar[str] = ""
+    in_words: ClassVar[bool] = True
     kinds: ClassVar[frozenset[str]] = frozenset({"serving"})
     off: ClassVar[object] = None
     forgets_prefixes: ClassVar[bool] = False

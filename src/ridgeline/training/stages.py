@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,21 +39,9 @@ from ridgeline.training.exchanges import (
 from ridgeline.training.optimizer import RankUpdate, added, optimizer_seconds
 from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes, on_chunks
 
-if TYPE_CHECKING:
-    from ridgeline.seams.experts import ExpertExchange
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 WEIGHTS = 3  # stage of ZeRO that shards them
-
-
-def _exchange(model: Model) -> ExpertExchange | None:
-    """The technique that schedules a model's routed experts, if any does."""
-    if not model.techniques:
-        return None
-    from ridgeline.seams.experts import expert_exchange
-
-    return expert_exchange(model.techniques, model.graph)
 
 
 class StageModel:
@@ -62,7 +50,12 @@ class StageModel:
     def __init__(self, model: Model, machine: Machine, workload: Workload) -> None:
         self.model, self.machine, self.workload = model, machine, workload
         self.precision = PRECISIONS[workload.precision]
-        self.pricer = Pricer(machine, workload, exchange=_exchange(model))
+        exchange = None
+        if model.techniques:
+            from ridgeline.seams.experts import expert_exchange
+
+            exchange = expert_exchange(model.techniques, model.graph)
+        self.pricer = Pricer(machine, workload, exchange=exchange)
         self.copies = exchange_copies(workload)
         self.block_names = tuple(model.graph.blocks)
 

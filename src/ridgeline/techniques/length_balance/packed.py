@@ -53,7 +53,9 @@ class Packed(LengthBalance):
 
     key: ClassVar[str] = "packed"
     source: ClassVar[tuple[str, ...]] = ("ulysses-2023", "best-fit-packing-2024")
-    degree: int = param(0, "ranks", "ranks of each group; 0: the fewest that hold the longest sequence", high=2**20)
+    degree: int = param(
+        0, "ranks", "ranks of each group; 0: the fewest that hold the longest sequence", low=0, high=2**20
+    )
 
     def axes(self, setting: Setting) -> tuple[str, ...]:
         """The least degree, and fixed ones up to a machine's devices."""

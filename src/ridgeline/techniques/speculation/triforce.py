@@ -31,10 +31,11 @@ class TriForce(Speculation):
 
     key: ClassVar[str] = "triforce"
     source: ClassVar[tuple[str, ...]] = ("triforce-2024",)
+    in_words: ClassVar[bool] = False
     tokens: int = param(6, "tokens", "tokens that the part of the cache drafts for a step", low=1, high=64)
     acceptance: float = param(
         0.9, "1", "probability that one of them is accepted where those before it were; 0.9 (assumed) when absent",
-        high=1.0, word="acceptance",
+        high=1.0,
     )  # fmt: skip
     budget: int = param(4096, "tokens", "tokens of the retrieved part of the cache", low=1, high=10_000_000)
     context: int = param(131_072, "tokens", "context at which passes are compared", low=1, high=10_000_000)
