@@ -105,8 +105,9 @@ class Draft:
         return index
 
     def solve(
-        self, *, time_limit_s: float = 60.0, gap: float = 0.0, relaxed: bool = False, start: Floats | None = None
-    ) -> Answer | None:
+        self, *, time_limit_s: float = 60.0, gap: float = 0.0, relaxed: bool = False, start: Floats | None = None,
+        most_nodes: int = 2**31 - 1,
+    ) -> Answer | None:  # fmt: skip
         """The best values found within a time limit, with their proven bound; None when no values satisfy the rows.
 
         Parameters
@@ -115,6 +116,8 @@ class Draft:
             The search stops here and tells the gap that is left.
         gap : float [1]
             It also stops when the gap is no more than this.
+        most_nodes : int
+            And after so many nodes of its tree: a limit that is the same on every machine.
         relaxed : bool
             Whole variables may be fractions: a lower bound of the program, with prices.
         start : array (variables)
@@ -137,6 +140,7 @@ class Draft:
             ("threads", 1),
             ("time_limit", float(time_limit_s)),
             ("mip_rel_gap", float(gap)),
+            ("mip_max_nodes", most_nodes),
             ("mip_abs_gap", 0.0 if gap == 0.0 else 1e-6),
         ):
             solver.setOptionValue(name, value)

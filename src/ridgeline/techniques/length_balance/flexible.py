@@ -18,7 +18,7 @@ from ridgeline.techniques.length_balance.packed import least_degree
 
 _SEARCHES, _GROWTH, _CLOSE = 24, 1.15, 1.01  # programs of a micro-batch, steps to the first found, and when it is near
 _MARGINS = 0.0, 0.03, 0.1, 0.25  # of time and memory left to what dealing out whole sequences wastes, until it works
-_LIMIT_S = 0.5  # of one program
+_NODES = 200  # of one program
 _DIFFERENT = 1_024  # lengths that bucketing tells apart: its table has their square
 
 _Counts = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -159,7 +159,7 @@ class _Task:
             (groups[:, None], -self.room[:, None] * (1.0 - margin)), high=0.0,
         )  # fmt: skip
         try:
-            answer = draft.solve(time_limit_s=_LIMIT_S, gap=1.0)
+            answer = draft.solve(most_nodes=_NODES, gap=1.0)
         except NoPlanError:
             return None, False
         if answer is None:
