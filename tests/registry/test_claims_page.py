@@ -6,6 +6,7 @@ page, so that none can be stale: the test computes every figure that it shows.
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from functools import cache
@@ -18,7 +19,7 @@ from ridgeline.claims.text import ours_text, theirs_text
 from ridgeline.claims.verdicts import outcome
 from ridgeline.cli.claiming import asked
 from ridgeline.facts.ledger import LedgerRow, ledger
-from ridgeline.seams.registry import families, names
+from ridgeline.seams.registry import families, family_of, kind, names
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "claims.md"
@@ -130,10 +131,16 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def _solved(key: str) -> bool:
+    """Whether a technique hands a program to a solver, whose versions find unlike solutions of one."""
+    file = inspect.getsourcefile(kind(family_of(key), key)) if key else None
+    return file is not None and "from ridgeline.programs import" in Path(file).read_text(encoding="utf-8")
+
+
 def _ours(row: LedgerRow, claim: PaperClaim) -> str:
     if not claim.ours:
         return ""
-    if verbs(claim) - QUICK:
+    if verbs(claim) - QUICK or _solved(papers()[row.n].technique):
         return f"`ridgeline claims --paper {row.n}`"
     found = outcome(claim, asked)
     told = found.reason if found.ours is None else ours_text(found.ours, found.low, found.high, claim.checked)
