@@ -50,7 +50,7 @@ from ridgeline.training.pipeline import durations_of, order, pipeline_tasks
 
 EVERY = {key: technique(family, key) for family in families() for key in names(family)}
 SERVED = {key: one for key, one in EVERY.items() if isinstance(one, ServingTechnique)}
-ALL = {key: one for key, one in EVERY.items() if key not in SERVED and not one.kinds & {"jobs", "operator", "sampling"}}
+ALL = {key: one for key, one in EVERY.items() if key not in SERVED and "training" in one.kinds}
 SCHEDULES = {key: one for key, one in ALL.items() if isinstance(one, PipelineSchedule)}
 LOSSES = {key: one for key, one in ALL.items() if isinstance(one, CrossEntropy)}
 RULES = {key: one for key, one in ALL.items() if isinstance(one, RecomputeRule)}

@@ -19,11 +19,13 @@ class Boundary:
     'tensor': an all-gather/reduce-scatter pair with sequence parallel, one all-reduce without, of
     `width` elements per token, in forward and again in backward. 'expert': dispatch and combine
     all-to-all of `width` elements per token and selected expert. 'tables': an all-to-all of `width` elements per token
-    from the devices that hold them, and back of their gradients.
+    from the devices that hold them, and back of their gradients. What is `deferred` enters the residual a part later
+    than it was computed, so that its all-reduce may run beside that part.
     """
 
     kind: str
     width: int
+    deferred: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

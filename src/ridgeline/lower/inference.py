@@ -65,7 +65,8 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
         if block.encoder or any(op.cross or not op.causal for op in graph.attentions):
             raise PlanError(f"{model.name} has an encoder; only decoders are served")
         pieces = tuple(_apart(_layer(block, graph, deployment, fusions), fusions.layer_kernels))
-        kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces))
+        deferred = any(edge.deferred for edge in block.boundaries)
+        kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces, deferred=deferred))
     tp = deployment.tp
     head: list[Piece] = [
         Product(name="lm_head", n=graph.vocab / tp, k=graph.hidden, part="plain", rows="sequences"),

@@ -247,11 +247,15 @@ Piece = Product | Core | Recurrence | Experts | ElementwisePiece | HyperConnecti
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind:
-    """One kind of layer: how often it occurs in the model and what one device does in one of them."""
+    """One kind of layer: how often it occurs in the model and what one device does in one of them.
+
+    Where it is `deferred` the all-reduce of each part may run beside the next part.
+    """
 
     name: str
     count: int
     pieces: tuple[Piece, ...]
+    deferred: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from ridgeline.seams.serving import Adapters, Beams, Disaggregation, KVEviction,
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.attention_ffn import AttentionFFNTables, disaggregated, send_seconds
 from ridgeline.serving.capacity import token_bytes
+from ridgeline.serving.deferred import hidden, without
 from ridgeline.serving.expert_placement import replicated
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.shelf import Shelf
@@ -159,6 +160,12 @@ class StepModel:
         decode = self._decode(some * self._stays_uneven, c)
         more = of(self.deployment, KVEviction).step_seconds(self.served, self.prices, n)
         decode = decode if more is None else decode + more
+        first = self._pieces.mixers("first", (q, p), partial(self._prompts, 1.0, q, p))
+        if any(kind.deferred for kind in self.served.kinds):
+            lane = without(lane, self._hidden(tokens)[0])
+            decode = without(decode, self._hidden(sequences)[1][:, None])
+            first = without(first, self._hidden(chunks)[1][:, None])
+            many = without(many, self._hidden(_MANY * chunks)[1][:, None])
         return StepTables(
             tokens=tokens,
             lane=lane,
@@ -170,7 +177,7 @@ class StepModel:
             decode=decode,
             chunks=chunks,
             pasts=pasts,
-            first=self._pieces.mixers("first", (q, p), partial(self._prompts, 1.0, q, p)),
+            first=first,
             each=many.times(1.0 / _MANY),
             kernels=self.kernels * self._micro,
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
@@ -180,6 +187,10 @@ class StepModel:
             split=self._split(tokens, sequences) if of(self.deployment, Partition).applied else None,
             attention_ffn=self._sent(tokens) if self._apart.applied else None,
         )
+
+    def _hidden(self, tokens: Array) -> tuple[Array, Array]:
+        """What deferred sums of all layers save beside kernels, and what attention's cores could save more [s]."""
+        return hidden(self._pieces, self.served.kinds, tokens)
 
     @property
     def uncut(self) -> str:

@@ -154,6 +154,14 @@ class PieceTimes:
             elif links in (None, isinstance(piece, Reduce | ExpertAllToAll)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 
+    def of_pieces(self, pieces: Iterable[Piece], rows: Array) -> Seconds:
+        """What some pieces take over `rows` of tokens, one of each and mixers left out [s]."""
+        total = nothing(rows.shape)
+        for piece in pieces:
+            if _rows_of(piece) == "tokens":
+                total = total + self._get("tokens", piece, (rows,), partial(self._piece, piece, rows))
+        return total.alike
+
     @cached_property
     def _by_rows(self) -> dict[str, list[tuple[Piece, int]]]:
         """Pieces that work on rows of a sort, in the order of the model, and how often each runs in an iteration."""
