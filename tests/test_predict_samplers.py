@@ -121,3 +121,13 @@ def test_a_deep_latent_without_a_decoder_is_said() -> None:
 
 def test_z_image_has_its_published_parameters() -> None:
     assert denoiser("z-image-turbo", Picture(width=1024, height=1024)).graph.params == pytest.approx(6.15e9, rel=0.01)
+
+
+def test_blocks_of_a_video_take_one_evaluation_more_for_the_state() -> None:
+    """4 steps of one evaluation and one that renews the state: 5; guided networks are refused."""
+    asked = Sampling(width=832, height=480, frames=37, steps=4, decoded=False)
+    plain = sample("longsana", NODE, asked)
+    block = sample("longsana", NODE, asked, Division(technique=("block-linear-state",)))
+    assert block.seconds == pytest.approx(1.25 * plain.seconds, rel=0.01)
+    with pytest.raises(PlanError, match="distilled"):
+        sample("sana-video-480p", NODE, asked, Division(technique=("block-linear-state",)))

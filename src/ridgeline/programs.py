@@ -9,6 +9,7 @@ thread with its fixed seed, so equal programs have equal answers. It is imported
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,6 +198,46 @@ class Draft:
             prices=None if mixed else np.array(solver.getSolution().row_dual),
             elapsed_s=elapsed_s,
         )
+
+
+def choose(
+    losses: Sequence[ArrayLike], costs: Sequence[Sequence[ArrayLike]], limits: Sequence[float], *, gap: float = 0.0
+) -> list[int] | None:
+    """One option of each group, so that losses add up to the least within every limit (multiple-choice knapsack).
+
+    minimise  sum_g losses_g[c_g]   subject to   sum_g costs_r,g[c_g] <= limits_r   for every resource r
+
+    Options of a group that no choice needs, as another loses and costs no more, are left out first. Exact, or within
+    the `gap`; None where no choice keeps to the limits.
+
+    >>> choose([[4.0, 1.0, 0.0], [9.0, 2.0, 0.0]], [[[1, 2, 3], [1, 2, 3]]], [4])
+    [1, 1]
+    """
+    draft = Draft()
+    kept: list[Whole] = []
+    groups: list[Whole] = []
+    for number, loss in enumerate(losses):
+        table = np.stack([np.asarray(loss, dtype=float), *(np.asarray(one[number], dtype=float) for one in costs)])
+        kept.append(_undominated(table))
+        groups.append(draft.variable(kept[-1].size, cost=table[0, kept[-1]], high=1.0, whole=True))
+        draft.row((groups[-1], 1.0), low=1.0, high=1.0)
+    every = np.concatenate(groups)
+    for cost, limit in zip(costs, limits, strict=True):
+        used = np.concatenate([np.asarray(each, dtype=float)[some] for each, some in zip(cost, kept, strict=True)])
+        draft.row((every, used), high=limit)
+    found = draft.solve(gap=gap)
+    if found is None:
+        return None
+    return [int(some[found.values[group].argmax()]) for group, some in zip(groups, kept, strict=True)]
+
+
+def _undominated(table: Floats) -> Whole:
+    """Columns of a table (rows, options) that no other equals or betters in every row; of equal ones the first."""
+    better = (table[:, :, None] <= table[:, None, :]).all(axis=0)
+    strictly = better & ~better.T
+    order = np.arange(table.shape[1])
+    equal = better & better.T & (order[:, None] < order[None, :])
+    return np.flatnonzero(~(strictly | equal).any(axis=0)).astype(np.int64)
 
 
 def _joined(parts: list[Floats]) -> Floats:

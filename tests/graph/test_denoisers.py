@@ -121,3 +121,18 @@ def test_sana_has_its_parameters_and_no_scores_of_its_patches() -> None:
     assert layer["linear_attention"].kernels * 4 == 64  # bytes of an element, read and written in two
     spread = layer["feed_spread"]
     assert (spread.groups, spread.k, spread.n, spread.taps) == (11200, 9, 1, 9)
+
+
+def test_sana_video_has_its_parameters_and_costs_a_block_the_same_wherever_it_stands() -> None:
+    """A layer: 20 convolve 3 points in time; 480p of 81 frames are 21 x 30 x 52 patches, 720p 21 x 22 x 40."""
+    small = denoiser("sana-video-480p", Picture(width=832, height=480, frames=81))
+    deep = denoiser("sana-video-720p", Picture(width=1280, height=704, frames=81))
+    assert (small.dims["tokens"], deep.dims["tokens"]) == (32760, 18480)
+    assert small.graph.params == pytest.approx(2e9, rel=0.03)
+    layer = {op.name: op for op in small.graph.blocks["linear"].ops}
+    time = layer["feed_time"]
+    assert (time.k, time.n, time.taps, time.params) == (3 * 2240, 2240, 3, 3 * 2240**2)
+    twice = denoiser("sana-video-480p", Picture(width=832, height=480, frames=165))  # 42 latent frames: no scores
+    rows = {op.name: getattr(op, "rows", 0.0) for op in twice.graph.blocks["linear"].ops}
+    assert rows["feed_time"] == 2 * time.rows
+    assert rows["words_attention"] == 2 * layer["words_attention"].rows

@@ -60,6 +60,7 @@ class Denoiser:
     sized: int = 0  # width of each of two vectors that tell the picture's size and shape
     modulated: int = 12  # scales, shifts and gates of a layer of 'together'
     gated: bool = False  # halves of the feed-forward gate each other
+    timed: int = 0  # points in time of a convolution that ends each of 'linear'
     turned: bool = True  # queries and keys are normed and turned by their place, one kernel after another where eager
     encoder: str = "t5-v1.1-xxl"
     film: str = ""  # decoder of its videos; frames are decoded one by one where it has none
@@ -94,6 +95,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"^cogvideox-?1\.5-5b$", "cogvideox-1.5-5b"),
     (r"^consisid\b", "consisid"),
     (r"^sana[- ]?1\.6b$", "sana-1.6b"),
+    (r"^sana[- ]?video[-_ ]2b$", "sana-video-480p"),
     (r"^hunyuan-?video$", "hunyuan-video"),
     (r"^latte(?:-1)?$", "latte"),
     (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),

@@ -3,7 +3,8 @@
 Letters: D hidden, T patches, W words. Sources: Peebles and Xie 2023 (arXiv:2212.09748), Chen et al. 2024
 (arXiv:2310.00426, PixArt-alpha), Esser et al. 2024 (arXiv:2403.03206, SD3), Li et al. 2024 (arXiv:2405.08748,
 Hunyuan-DiT), Yang et al. 2025 (arXiv:2408.06072, CogVideoX), Kong et al. 2024 (arXiv:2412.03603, HunyuanVideo), Wan
-2025 (arXiv:2503.20314), Yuan et al. 2025 (arXiv:2411.17440, ConsisID), Xie et al. 2025 (arXiv:2410.10629, Sana);
+2025 (arXiv:2503.20314), Yuan et al. 2025 (arXiv:2411.17440, ConsisID), Xie et al. 2025 (arXiv:2410.10629, Sana),
+Chen et al. 2025 (arXiv:2509.24695, SANA-Video);
 layers as diffusers builds them.
 """
 
@@ -240,12 +241,19 @@ def _moving(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
 
 
 def _linear(spec: Denoiser, tokens: int) -> list[Op]:
-    """A layer of linear attention, attention to words, and a feed-forward with a depthwise convolution."""
-    wide, inner = spec.hidden, spec.ffn
+    """A layer of linear attention, attention to words, and a feed-forward with a depthwise convolution.
+
+    Videos' layers turn queries and keys by their place, and end with a convolution along `timed` points in time.
+    """
+    wide, inner, points = spec.hidden, spec.ffn, spec.timed
+    turned = [_packed("pack", spec, tokens)] if spec.turned else []
+    timed = replace(product("feed_time", points * wide, wide, tokens, bias=False, kept_input=False), taps=points)
+    after = [timed, mapped("feed_time_add", wide * tokens, inputs=2)] if points else []
     spread = replace(product("feed_spread", 9, 1, tokens), taps=9, groups=2 * inner, params=2 * inner * (9 + 1))
     return [
         _shaped("norm1", spec, tokens, params=6 * wide),
         product("qkv", wide, 3 * wide, tokens, bias=False),
+        *turned,
         replace(mapped("linear_attention", wide * tokens), kernels=LINEAR),
         product("out", wide, wide, tokens),
         _merged("attention_add", spec, tokens),
@@ -260,6 +268,7 @@ def _linear(spec: Denoiser, tokens: int) -> list[Op]:
         spread,
         gated("feed_gate", inner * tokens),
         product("feed_down", inner, wide, tokens, bias=False),
+        *after,
         _merged("feed_add", spec, tokens),
     ]
 
