@@ -91,7 +91,7 @@ class ActiveExperts(_FewerExperts):
                 f"active-experts: losses has {len(self.losses)} numbers, needs {sum(most)}: one for each of 1 to K"
                 f" experts of each of {len(most)} layers"
             )
-        rest, table = list(self.losses), []
+        rest, table = list(self.losses), list[Sequence[float]]()
         for one in most:
             table.append(rest[:one])
             rest = rest[one:]
