@@ -26,12 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.search import expert_placement, offload_placement
+from ridgeline.search import expert_placement
 from ridgeline.search.expert_placement import PlacementProblem
 from ridgeline.search.rent import Option, Problem, Rent, rent
 from ridgeline.search.rent_utilisation import ceilings
-from ridgeline.serving.streamed_costs import HostMachine, Job
-from ridgeline.serving.streamed_policy import PLAIN
 
 HERE = Path(__file__).parent
 PUBLISHED = tomllib.loads((HERE.parent / "tests" / "rivals" / "published_programs.toml").read_text(encoding="utf-8"))
@@ -39,7 +37,6 @@ TRIES = 5
 BUCKETS = (60, 120)  # with 4 slices and 4 kinds of machine: 964 and 1,924 integers in Melange's program
 PRICES = {"small": 0.7, "middle": 1.0, "large": 3.7, "huge": 7.5}  # USD/h, made up
 SPEEDS = {"small": 1.0, "middle": 1.6, "large": 6.5, "huge": 14.0}  # of the same request, made up
-GIB = 2.0**30
 
 PEER = """
 import json, sys, time
@@ -184,33 +181,18 @@ def expert_rows() -> list[str]:
 
 def offload_rows() -> list[str]:
     """FlexGen's two machines and models: the published policy, and the best of all."""
-    table = PUBLISHED["flexgen"]
-    rate = {name: value * GIB for name, value in table.items() if name.endswith("_gib_per_s")}
-    machine = HostMachine(
-        gpu_bytes=table["gpu_gib"] * GIB,
-        cpu_bytes=table["cpu_gib"] * GIB,
-        disk_bytes=table["disk_gib"] * GIB,
-        cpu_to_gpu_bytes_per_s=rate["cpu_to_gpu_gib_per_s"],
-        gpu_to_cpu_bytes_per_s=rate["gpu_to_cpu_hidden_gib_per_s"],
-        gpu_to_cpu_cache_bytes_per_s=rate["gpu_to_cpu_cache_gib_per_s"],
-        disk_read_bytes_per_s=rate["disk_to_cpu_gib_per_s"],
-        disk_write_bytes_per_s=rate["cpu_to_disk_decode_gib_per_s"],
-        disk_write_cache_bytes_per_s=rate["cpu_to_disk_cache_prefill_gib_per_s"],
-        disk_weight_share=0.95,
-        cpu_small_batch=tuple(table["cpu_small_batch"]),
-        usable=(table["usable"],) * 3,
-        **{name.replace("_tflop", "_flop"): value * 1e12 for name, value in table.items() if "_tflop_" in name},
-    )
+    sys.path.insert(0, str(HERE.parent))
+    from tests.rivals.reference_flexgen import CASES, FLEXGEN, flexgen_machine, job_of, place
+
+    machine, output = flexgen_machine(), FLEXGEN["output_tokens"]
     rows = []
-    for case in table["cases"]:
-        shape = {name: case[name] for name in ("layers", "hidden", "feed_forward", "heads")}
-        job = Job(prompt_tokens=table["prompt_tokens"], output_tokens=table["output_tokens"], **shape)
-        call = lambda job=job: offload_placement.place(job, machine, methods=PLAIN[:1])  # noqa: E731
-        answer, tokens = call(), case["gpu_batch"] * case["gpu_batches"] * table["output_tokens"]
+    for case in CASES:
+        call = lambda case=case: place(job_of(case), machine, attention=[True])  # noqa: E731
+        answer, tokens = call(), case["gpu_batch"] * case["gpu_batches"] * output
         rows.append(
             f"| {case['model']} | {case['gpu_batch']} x {case['gpu_batches']} | {tokens / case['evaluated_s']:.3f} "
             f"| {tokens / case['optimum_s']:.3f} | {answer.policy.gpu_batch} x {answer.policy.gpu_batches} "
-            f"| {answer.tokens_per_s:.3f} | {answer.gap:.2%} | {answer.programs} | {median_s(call):.2f} s |"
+            f"| {1.0 / answer.token_s:.3f} | {answer.gap:.2%} | {answer.programs} | {median_s(call):.2f} s |"
         )
     return rows
 

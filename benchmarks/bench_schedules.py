@@ -19,10 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.seams.schedule import Order
-from ridgeline.timeline.profile import busy_s, memory_profile
+from ridgeline.timeline.profile import busy_s
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.bounds import uneven_bound_s
 from ridgeline.training.pipeline import order, pipeline_schedule, pipeline_tasks
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.rivals.held_chunks import held_chunks
 
 CASES = [
     ("zb-h1", 1),
@@ -79,7 +82,7 @@ def schedule_rows() -> list[str]:
             make = lambda: order(pipeline_schedule(schedule), stages, micro_batches, chunks)  # noqa: B023, E731
             both = lambda: whole(schedule, stages, micro_batches, chunks)  # noqa: B023, E731
             one, timeline = both()
-            tasks = pipeline_tasks(one, **EVEN, activation_bytes=1.0)
+            tasks = pipeline_tasks(one, **EVEN)
             work_s = 3.0 * micro_batches * chunks
             span_s = busy_s(tasks, timeline).span_s[:stages].max()
             times = (np.ones((stages, chunks)),) * 3
@@ -90,7 +93,7 @@ def schedule_rows() -> list[str]:
                 backward_input_s=times[1],
                 backward_weight_s=times[2],
             )
-            peak = memory_profile(tasks, timeline).peak_bytes.max() / chunks
+            peak = held_chunks(tasks, timeline).peak.max() / chunks
             theirs_s, theirs = PUBLISHED.get((schedule, stages), (None, "-"))
             rows.append(
                 f"| {schedule} | {stages} x {micro_batches} | {median_s(make) * 1e3:.1f} ms"

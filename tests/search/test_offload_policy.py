@@ -19,7 +19,7 @@ from ridgeline.search.offload_placement import best_policy
 from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.serving.hybrid_sides import link_bytes_per_s
 from ridgeline.serving.streamed_machine import job_of, machine_of
-from ridgeline.serving.streamed_policy import PLAIN, StreamedPolicy, evaluate
+from ridgeline.serving.streamed_policy import StreamedPolicy
 from ridgeline.serving.streamed_schedule import scheduled
 
 T4 = cluster("1xT4")
@@ -50,8 +50,8 @@ def test_the_policy_fits_and_no_random_one_is_faster() -> None:
         shares = rng.dirichlet((0.3, 1.0, 0.05), size=3) * np.array([1.0, 1.0, 0.0])
         shares /= shares.sum(axis=1, keepdims=True)
         sizes = int(rng.integers(1, 80)), int(rng.integers(1, 8))
-        policy = StreamedPolicy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=PLAIN[0])
-        if evaluate(job, limits, policy).fits(limits):
+        policy = StreamedPolicy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares)
+        if policy.fits(job, limits):
             tried += 1
             took = scheduled(job, limits, policy)
             assert policy.block * 32 / (took.prefill_s + took.decode_s) <= most * 1.000001

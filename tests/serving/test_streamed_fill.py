@@ -18,10 +18,10 @@ from ridgeline.report.offloaded import OffloadReport, PolicyReport
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.offload_placement import best_policy
 from ridgeline.serving.hybrid_placement import OffloadMethod
-from ridgeline.serving.streamed_costs import CACHE, HIDDEN, WEIGHTS, HostMachine, Method
+from ridgeline.serving.streamed_costs import CACHE, HIDDEN, WEIGHTS, HostMachine
 from ridgeline.serving.streamed_fill import filled
-from ridgeline.serving.streamed_machine import job_of, machine_of, methods_of
-from ridgeline.serving.streamed_policy import StreamedPolicy, evaluate
+from ridgeline.serving.streamed_machine import attention_of, job_of, machine_of
+from ridgeline.serving.streamed_policy import StreamedPolicy
 
 T4 = cluster("1xT4")
 LENGTHS = {"prompt_tokens": 512, "output_tokens": 32}
@@ -49,7 +49,7 @@ def limits() -> HostMachine:
 
 def policy_of(plan: PolicyReport) -> StreamedPolicy:
     return StreamedPolicy(
-        gpu_batch=plan.gpu_batch, gpu_batches=plan.gpu_batches, method=Method(cpu_attention=plan.cpu_attention),
+        gpu_batch=plan.gpu_batch, gpu_batches=plan.gpu_batches, cpu_attention=plan.cpu_attention,
         shares=np.array(list(plan.shares.values())),
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_no_stated_placement_beats_the_bound_of_the_plan(
 ) -> None:
     shares = np.random.default_rng(seed).dirichlet((0.2, 1.0), size=3)
     policy = StreamedPolicy(
-        gpu_batch=size, gpu_batches=batches, method=Method(cpu_attention=on_processors),
+        gpu_batch=size, gpu_batches=batches, cpu_attention=on_processors,
         shares=np.column_stack([shares, np.zeros(3)]),
     )  # fmt: skip
     try:
@@ -105,16 +105,16 @@ def test_fillings_fit_and_leave_no_room_for_more(
     machine = HostMachine(**{**vars(limits), "gpu_bytes": gpu, "cpu_bytes": dram, "disk_bytes": disk})
     job = job_of(load("opt-30b"), 512, 32)
     try:
-        policy, run = filled(job, machine, (Method(),), batch)
+        policy, run = filled(job, machine, (True,), batch)
     except NoPlanError:
         return
-    held = evaluate(job, machine, policy)
-    assert held.fits(machine)
+    held = policy.held_bytes(job)
+    assert policy.fits(job, machine)
     assert batch <= policy.block < batch + policy.gpu_batches
     assert run.prefill_s > 0.0
-    full = held.tier_bytes[0] > 0.999 * gpu
+    full = held[0] > 0.999 * gpu
     assert full or policy.shares[:, 0] == pytest.approx(1.0) or (policy.shares[HIDDEN, 0] < 1.0)
-    assert not disk or held.tier_bytes[1] <= dram * (1 + 1e-6)
+    assert not disk or held[1] <= dram * (1 + 1e-6)
     assert disk or policy.shares[[WEIGHTS, CACHE], 2].sum() == 0.0
 
 
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_with_what_it_takes() -> None:
     told = str(predicted(512, storage="nvme"))
     assert re.search(r"placement +\d+ x \d+ sequences", told)
     hybrid, _ = hybrid_of(load("opt-30b"), T4, WEIGHTS_16, asked(processors=""), "FlexGen")
-    assert not any(method.cpu_attention for method in methods_of(hybrid))
+    assert attention_of(hybrid) == (False,)
 
 
 def test_others_that_stream_are_not_priced_by_this_loop() -> None:

@@ -12,9 +12,9 @@ from ridgeline.graph.load import load
 from ridgeline.predict.offloaded import Offload, hybrid_of
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid_placement import OffloadMethod
-from ridgeline.serving.streamed_costs import HostMachine, Job, Method
+from ridgeline.serving.streamed_costs import HostMachine, Job
 from ridgeline.serving.streamed_machine import job_of, machine_of
-from ridgeline.serving.streamed_policy import StreamedPolicy, evaluate
+from ridgeline.serving.streamed_policy import StreamedPolicy
 from ridgeline.serving.streamed_schedule import least, scheduled
 
 JOB = Job(layers=3, hidden=64, feed_forward=256, heads=4, prompt_tokens=16, output_tokens=5)
@@ -30,9 +30,9 @@ MACHINE = HostMachine(
 def drawn(rng: np.random.Generator) -> StreamedPolicy:
     shares = rng.dirichlet((0.5, 1.0, 0.3), size=3)
     shares[2] = [shares[2, 0], 1.0 - shares[2, 0], 0.0]
-    method = Method(cpu_attention=bool(rng.integers(2)))
+    on_host = bool(rng.integers(2))
     return StreamedPolicy(
-        gpu_batch=int(rng.integers(1, 9)), gpu_batches=int(rng.integers(1, 6)), shares=shares, method=method
+        gpu_batch=int(rng.integers(1, 9)), gpu_batches=int(rng.integers(1, 6)), shares=shares, cpu_attention=on_host
     )
 
 
@@ -42,7 +42,7 @@ def loop_s(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[floa
     (_, wc, wd), (cg, _, cd), (_, hc, _) = policy.shares
     sizes = {"attention": 8.0 * width**2, "feed": 4.0 * width * job.feed_forward}
     tensors, calls = {"attention": 10, "feed": 6}, {"attention": 30, "feed": 8}
-    halves, cpu = ["attention", "feed"], policy.method.cpu_attention
+    halves, cpu = ["attention", "feed"], policy.cpu_attention
 
     def weights(half: str) -> tuple[float, float]:
         return sizes[half] * (wc + wd) / m.cpu_to_gpu_bytes_per_s, sizes[half] * wd / m.disk_read_bytes_per_s
@@ -52,7 +52,7 @@ def loop_s(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[floa
         size = 4.0 * width * b * (job.prompt_tokens + i)
         read = cd * size / m.disk_read_bytes_per_s
         if cpu:
-            return m.cpu_copy_share * (1 - cg) * m.cpu_attention_s(size, size, b, width), 0.0, read
+            return m.cpu_copy_share * (1 - cg) * m.cpu_attention_s(size), 0.0, read
         return (1 - cg) * size / m.cpu_pin_bytes_per_s, (1 - cg) * size / m.cpu_to_gpu_bytes_per_s, read
 
     def compute(i: int, half: str) -> float:
@@ -67,7 +67,7 @@ def loop_s(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[floa
             return max(seconds, calls[half] * m.call_s) + moved
         size = 4.0 * width * b * (job.prompt_tokens + i)
         seconds += (cg if cpu else 1.0) * max(size / m.attention_decode_flop_per_s, size / m.gpu_memory_bytes_per_s)
-        away = (1 - cg) * m.cpu_attention_s(size, size, b, width) * (1 - m.cpu_copy_share) if cpu else 0.0
+        away = (1 - cg) * m.cpu_attention_s(size) * (1 - m.cpu_copy_share) if cpu else 0.0
         new = (1 - cg) * 4.0 * width * b / m.gpu_to_cpu_cache_bytes_per_s
         return max(seconds, calls[half] * m.call_s) + moved + new + away
 
@@ -116,7 +116,7 @@ def test_no_schedule_is_sooner_than_the_bound_nor_than_its_link() -> None:
     for _ in range(200):
         policy = drawn(rng)
         found = scheduled(JOB, MACHINE, policy)
-        rows, y = least(JOB, MACHINE, policy.gpu_batch, policy.method), 1.0 / policy.block
+        rows, y = least(JOB, MACHINE, policy.gpu_batch, cpu_attention=policy.cpu_attention), 1.0 / policy.block
         shares = policy.shares
         vector = np.concatenate([shares[0] * y, shares[1:].ravel(), [y], shares[1:].ravel() * y])
         passes = JOB.layers * policy.block
@@ -145,9 +145,9 @@ def test_policies_of_its_authors_take_what_they_measured(
     first = np.array(percent, dtype=float).reshape(3, 2) / 100
     shares = np.column_stack([first, 1.0 - first.sum(axis=1)])
     cpu = percent[3] > 0
-    policy = StreamedPolicy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, method=Method(cpu_attention=cpu))
+    policy = StreamedPolicy(gpu_batch=sizes[0], gpu_batches=sizes[1], shares=shares, cpu_attention=cpu)
     limits = machine_of(hybrid, job, asked.dram_bytes)
     found = scheduled(job, limits, policy)
     tokens_per_s = policy.block * 32 / (found.prefill_s + found.decode_s)
     assert tokens_per_s == pytest.approx(measured, rel=0.3)
-    assert evaluate(job, limits, policy).tier_bytes[1] < 208e9
+    assert policy.held_bytes(job)[1] < 208e9

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.timeline.profile import busy_s, memory_profile
+from ridgeline.timeline.profile import busy_s
 from ridgeline.timeline.simulate import simulate
 
 
@@ -21,8 +21,6 @@ def graph(
     stream: Sequence[int],
     waits: Sequence[Sequence[int]],
     *,
-    alloc: Sequence[float] | None = None,
-    free: Sequence[float] | None = None,
     device: tuple[int, ...] | None = None,
 ) -> TaskGraph:
     streams = max(stream, default=-1) + 1
@@ -37,8 +35,6 @@ def graph(
         label=("task",),
         micro_batch=np.arange(len(duration), dtype=np.int32),
         chunk=np.zeros(len(duration), dtype=np.int16),
-        alloc_bytes=None if alloc is None else np.array(alloc, dtype=np.float64),
-        free_bytes=None if free is None else np.array(free, dtype=np.float64),
     )
 
 
@@ -141,30 +137,6 @@ def test_stream_order_against_dependency_is_a_circle() -> None:
 def test_bad_duration_is_refused(bad: float) -> None:
     with pytest.raises(PlanError, match=r"\(task 1\) lasts .* finite time >= 0"):
         simulate(graph([0.0, bad], [0, 0], [[], []]))  # no time at all is a time
-
-
-def test_memory_profile_by_hand() -> None:
-    # Device 0 has two streams. a takes 4 at 0, c takes 3 at 2 when a gives 4 back; b on the other holds 5 from 2 to 5.
-    tasks = graph(
-        [2.0, 1.0, 3.0, 1.0],
-        [0, 0, 1, 2],
-        [[], [], [0], []],
-        alloc=[4.0, 3.0, 5.0, 7.0],
-        free=[4.0, 0.0, 5.0, 7.0],
-        device=(0, 0, 3),
-    )
-    profile = memory_profile(tasks, simulate(tasks))
-    assert profile.device == (0, 3)
-    assert profile.peak_bytes.tolist() == [8.0, 7.0]
-    time_s, held = profile.steps[0]
-    assert time_s.tolist() == [0.0, 2.0, 5.0]
-    assert held.tolist() == [4.0, 8.0, 3.0]
-
-
-def test_memory_profile_needs_bytes() -> None:
-    tasks = graph([1.0], [0], [[]])
-    with pytest.raises(PlanError, match="alloc_bytes"):
-        memory_profile(tasks, simulate(tasks))
 
 
 def test_busy_and_idle_by_hand() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ridgeline.seams.registry import names
 from ridgeline.timeline.profile import busy_s
 from ridgeline.timeline.simulate import simulate
-from ridgeline.training.bounds import bubble_fraction, uneven_bound_s
+from ridgeline.training.bounds import uneven_bound_s
 from ridgeline.training.pipeline import durations_of, order, pipeline_schedule, pipeline_tasks
 
 ROUNDING = 1 + 1e-12  # sums in another order
@@ -165,7 +165,3 @@ def test_plans_axis_of_the_general_bound() -> None:
     )
     alone = [bound_s("zb-h1", 3 + plan, *times[:, plan], 0.0) for plan in range(5)]
     assert together.tolist() == alone
-
-
-def test_bubble_fraction_by_hand() -> None:
-    assert float(bubble_fraction(10.0, [8.0, 6.0])) == pytest.approx(0.3)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rivals.held_chunks import held_chunks
 
 from ridgeline.errors import PlanError
 from ridgeline.seams.registry import names
 from ridgeline.seams.schedule import Order
-from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.pipeline import KIND_LABEL, durations_of, order, pipeline_schedule, pipeline_tasks
 from ridgeline.training.zero_bubble import Skeleton, fill
@@ -93,16 +93,13 @@ def test_every_task_once_runs_through_and_keeps_its_memory(
     for stage in range(stages):
         cells = zip(one.kind[stage].tolist(), one.micro_batch[stage].tolist(), one.chunk[stage].tolist(), strict=True)
         assert sorted(cells) == want
-    tasks = pipeline_tasks(one, send_forward_s=send_s, send_backward_s=send_s, activation_bytes=1.0, **durations)
-    assert tasks.alloc_bytes is not None
-    assert tasks.free_bytes is not None
-    assert tasks.alloc_bytes.sum() == tasks.free_bytes.sum() == stages * micro_batches * chunks
-    profile = memory_profile(tasks, simulate(tasks))
+    tasks = pipeline_tasks(one, send_forward_s=send_s, send_backward_s=send_s, **durations)
+    profile = held_chunks(tasks, simulate(tasks))
     held = pipeline_schedule(schedule).in_flight(stages, micro_batches, chunks, np.arange(stages))
     if schedule in SPLIT:
-        assert (profile.peak_bytes <= held).all()
+        assert (profile.peak <= held).all()
     else:
-        assert profile.peak_bytes.tolist() == held.tolist()
+        assert profile.peak.tolist() == held.tolist()
     assert all(steps[1][-1] == 0.0 for steps in profile.steps)
 
 
@@ -112,8 +109,8 @@ def test_peak_is_reached_under_unit_times(schedule: str, stages: int) -> None:
     # Long runs fill the cap on stage 0; V-Half and V-Min keep one unit of slack at some alignments.
     chunks = 2 if schedule in FOLDED else 1
     one = order(pipeline_schedule(schedule), stages, 6 * stages, chunks)
-    tasks = pipeline_tasks(one, forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1.0)
-    peak = memory_profile(tasks, simulate(tasks)).peak_bytes.max()
+    tasks = pipeline_tasks(one, forward_s=1, backward_input_s=1, backward_weight_s=1)
+    peak = held_chunks(tasks, simulate(tasks)).peak.max()
     cap = int(pipeline_schedule(schedule).in_flight(stages, 6 * stages, chunks, 0))
     slack = 2 if schedule in ("v-half", "v-min") else 0
     assert cap - slack <= peak <= cap
@@ -133,8 +130,8 @@ def test_any_memory_limit_per_stage_is_kept(
     some = st.integers(chunks, chunks * micro_batches)
     limit = data.draw(st.lists(some, min_size=stages, max_size=stages))
     one = order(pipeline_schedule(schedule), stages, micro_batches, chunks, memory_limit=limit)
-    tasks = pipeline_tasks(one, forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1.0)
-    assert (memory_profile(tasks, simulate(tasks)).peak_bytes <= limit).all()
+    tasks = pipeline_tasks(one, forward_s=1, backward_input_s=1, backward_weight_s=1)
+    assert (held_chunks(tasks, simulate(tasks)).peak <= limit).all()
 
 
 @settings(deadline=None, max_examples=20)

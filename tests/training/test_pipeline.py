@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.rivals.held_chunks import held_chunks
 
 from ridgeline.seams.schedule import FORWARD
-from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.pipeline import KIND_LABEL, SEND_FORWARD, order, pipeline_schedule, pipeline_tasks
 
@@ -121,16 +121,16 @@ def test_fold_of_a_v_needs_no_send() -> None:
     assert int((tasks.kind == SEND_FORWARD).sum()) == 4
 
 
-def test_bytes_by_hand() -> None:
-    # Stage 1 keeps each of its two micro-batches' 10 bytes from forward to backward's end; 4 after the input part.
+def test_what_is_held_by_hand() -> None:
+    # Each micro-batch is kept from its forward to the end of the weight part.
     one = order(pipeline_schedule("zb-h1"), 1, 2)
-    tasks = pipeline_tasks(one, **F1_B2, activation_bytes=10.0, input_freed_share=0.6)
-    profile = memory_profile(tasks, simulate(tasks))
+    tasks = pipeline_tasks(one, **F1_B2)
+    profile = held_chunks(tasks, simulate(tasks))
     # F0 Bi0 W0 F1 Bi1 W1: one micro-batch in flight (p = 1).
-    assert profile.peak_bytes.tolist() == [10.0]
+    assert profile.peak.tolist() == [1.0]
     time_s, held = profile.steps[0]
-    assert time_s.tolist() == [0.0, 2.0, 3.0, 5.0, 6.0]
-    assert held.tolist() == [10.0, 4.0, 10.0, 4.0, 0.0]
+    assert time_s.tolist() == [0.0, 3.0, 6.0]
+    assert held.tolist() == [1.0, 1.0, 0.0]
 
 
 def test_uneven_stages_take_their_own_times() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rivals.held_chunks import held_chunks
 
 from ridgeline.predict import Predictor
 from ridgeline.scenario.training import scenario_from_words
 from ridgeline.seams.schedule import SHARED_BACKWARD, SHARED_FORWARD, Durations, Order, SharedPasses
-from ridgeline.timeline.profile import memory_profile
 from ridgeline.timeline.simulate import Timeline, simulate
 from ridgeline.training.pipeline import order, pipeline_schedule, pipeline_tasks
 from ridgeline.training.shared_passes import with_barriers
@@ -31,7 +31,7 @@ def run(
     )  # fmt: skip
     told = Durations(forward_s=one, input_s=one, weight_s=one, onward_s=0 * one, homeward_s=0 * one, shared=shared)
     asked = order(pipeline_schedule(schedule), stages, micro_batches, chunks, durations=told)
-    tasks = pipeline_tasks(asked, forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, activation_bytes=1.0)
+    tasks = pipeline_tasks(asked, forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
     tasks = with_barriers(tasks, asked, shared)
     return asked, tasks, simulate(tasks)
 
@@ -49,7 +49,7 @@ def test_one_micro_batch_by_hand() -> None:
 def test_every_barrier_keeps_one_more_micro_batch_and_no_bubble_is_added(schedule: str, stages: int) -> None:
     barriers = pipeline_schedule(schedule).barriers()
     asked, tasks, timeline = run(schedule, stages, 8 * stages, passes=(0.2, 0.3))
-    assert memory_profile(tasks, timeline).peak_bytes.max() == stages + barriers
+    assert held_chunks(tasks, timeline).peak.max() == stages + barriers
     each = 3.0 + 0.5
     idle_s = timeline.makespan_s - 8 * stages * each
     # 1F1B waits (P - 1) (f + b); here also for the first S and T of each barrier, and while they run beside backwards

@@ -20,8 +20,7 @@ class TaskGraph:
     `duration_s` (N,) [s]; `stream` (N,) index of the task's stream, tasks of one stream run in the
     order in which they are listed; dependencies in compressed rows: task i waits for
     `dep[dep_start[i]:dep_start[i + 1]]`. `name` and `label` are for people: `label[kind[i]]` with
-    `micro_batch[i]` and `chunk[i]`. `alloc_bytes` are taken when a task starts and `free_bytes`
-    given back when it ends, on the stream's `device`.
+    `micro_batch[i]` and `chunk[i]`.
     """
 
     duration_s: NDArray[np.float64]
@@ -34,8 +33,6 @@ class TaskGraph:
     label: tuple[str, ...]
     micro_batch: NDArray[np.int32]
     chunk: NDArray[np.int16]
-    alloc_bytes: NDArray[np.float64] | None = None
-    free_bytes: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property

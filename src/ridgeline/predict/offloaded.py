@@ -26,8 +26,8 @@ from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, Offlo
 from ridgeline.serving.hybrid_sides import HybridParts
 from ridgeline.serving.streamed_costs import GPU, WEIGHTS
 from ridgeline.serving.streamed_fill import filled
-from ridgeline.serving.streamed_machine import differs, job_of, machine_of, methods_of
-from ridgeline.serving.streamed_policy import StreamedPolicy, evaluate
+from ridgeline.serving.streamed_machine import attention_of, differs, job_of, machine_of
+from ridgeline.serving.streamed_policy import StreamedPolicy
 from ridgeline.serving.streamed_schedule import scheduled
 from ridgeline.units import bytes_text
 
@@ -128,18 +128,17 @@ def _block(
     job = job_of(hybrid.model, prompt_tokens, max(2, output_tokens))
     limits = machine_of(hybrid, job, asked.dram_bytes)
     if asked.policy is None:
-        policy, run = filled(job, limits, methods_of(hybrid), batch, asked.share)
+        policy, run = filled(job, limits, attention_of(hybrid), batch, asked.share)
     else:
         policy, run = asked.policy, scheduled(job, limits, asked.policy)
         if policy.block != batch:
             raise InputError(
                 f"a block of {policy.block} sequences for a batch of {batch}; needs the same", field="policy"
             )
-    held = evaluate(job, limits, policy)
-    held.check(limits)
+    policy.check(job, limits)
     prompts, answers = (_spent(parts) for parts in run.parts())
     step = answers.times(1.0 / (job.output_tokens - 1))
-    return float(policy.shares[WEIGHTS, GPU]), prompts, step, held.text(limits)
+    return float(policy.shares[WEIGHTS, GPU]), prompts, step, policy.text(job, limits)
 
 
 def hybrid_of(

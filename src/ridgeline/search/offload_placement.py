@@ -3,22 +3,19 @@
 A block of sequences, `gpu_batch` at a time, goes through the layers together, so that a layer's weights are fetched
 once per block (Sheng et al. 2023). Shares of weights, cache and activations on GPU, in DRAM and on disk minimise
 
-    token_s = L (T_prefill + (n - 1) T_decode) / (block n)
-    T_prefill = max(load from DRAM + read disk, store to DRAM + write disk, compute)
-    T_decode  = load from DRAM + max(store to DRAM, read disk, write disk, compute)
+    token_s = L (T_prefill + (n - 1) T_decode) / (block n),   T the largest of the rows of `streamed_schedule.least`
 
 within the memory of each tier. Divided by the block, all this is linear in the shares, in y = 1 / block, in
 weights' shares times y, and in products of y with the other shares (`streamed_costs`). A product is held between its
 four McCormick planes over a range of y: the program of a range is a lower bound of every block in it, and exact where
-the range is one block. Ranges are halved in the order of their bounds over all batch sizes and methods at once; the
-first range of one block that comes up is the best of all.
+the range is one block. Ranges are halved in the order of their bounds over all batch sizes and places of attention at
+once; the first range of one block that comes up is the best of all.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -43,13 +40,11 @@ from ridgeline.serving.streamed_costs import (
     SIZE,
     HostMachine,
     Job,
-    Method,
     Terms,
     place_of,
-    terms,
 )
-from ridgeline.serving.streamed_machine import job_of, machine_of, methods_of
-from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, PLAIN, TIERS, StreamedPlan, StreamedPolicy, evaluate
+from ridgeline.serving.streamed_machine import attention_of, job_of, machine_of
+from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, TIERS, StreamedPolicy
 from ridgeline.serving.streamed_schedule import Scheduled, least, scheduled
 
 _TRIED = 48  # candidates replayed at most, in the order of what they could take at least
@@ -71,12 +66,11 @@ def best_policy(
     job = job_of(model, prompt_tokens, output_tokens)
     hybrid, said = hybrid_of(model, cluster, replace(deployment, tp=1, pp=1), asked, "FlexGen")
     machine = machine_of(hybrid, job, asked.dram_bytes)
-    methods = methods_of(hybrid)
     if hybrid.host is None:
         said.append("attention never runs on processors, as none is named (--cpu)")
-    policy, run, bound_s, tried = soonest(job, machine, methods)
+    policy, run, bound_s, tried = soonest(job, machine, attention_of(hybrid))
     token_s = (run.prefill_s + run.decode_s) / (policy.block * job.output_tokens)
-    held, price = evaluate(job, machine, policy).tier_bytes, cluster.price_usd_per_device_h
+    held, price = policy.held_bytes(job), cluster.price_usd_per_device_h
     ends = [band(spent) for spent in run.parts()]
     low_s, high_s = (run.prefill_s * ends[0][end] + run.decode_s * ends[1][end] for end in (0, 1))
     lengths = f"{prompt_tokens:,} prompt and {output_tokens:,} output tokens"
@@ -86,7 +80,7 @@ def best_policy(
         tokens_per_s=1.0 / token_s, low=policy.block * job.output_tokens / high_s,
         high=policy.block * job.output_tokens / low_s, prefill_s=run.prefill_s, decode_s=run.decode_s,
         prefill=run.prefill, decode=run.decode, gap=gap(token_s, bound_s), tried=tried,
-        gpu_batch=policy.gpu_batch, gpu_batches=policy.gpu_batches, cpu_attention=policy.method.cpu_attention,
+        gpu_batch=policy.gpu_batch, gpu_batches=policy.gpu_batches, cpu_attention=policy.cpu_attention,
         shares={kind: tuple(map(float, row)) for kind, row in zip(_KINDS, policy.shares, strict=True)},
         peak_bytes=tuple(map(float, held)), usable_bytes=tuple(map(float, machine.usable_bytes)),
         rates={name: value for name, value in known.items() if math.isfinite(value)},
@@ -95,11 +89,11 @@ def best_policy(
     )  # fmt: skip
 
 
-def soonest(job: Job, machine: HostMachine, methods: Sequence[Method]) -> tuple[StreamedPolicy, Scheduled, float, int]:
+def soonest(job: Job, machine: HostMachine, attention: Iterable[bool]) -> tuple[StreamedPolicy, Scheduled, float, int]:
     """The policy whose replay is soonest, it, the least time per token of any [s], and how many were replayed."""
     best: tuple[float, StreamedPolicy, Scheduled] | None = None
     least_s, tried = math.inf, 0
-    for bound_s, policy, _ in ranked(job, machine, methods=methods, costs=least):
+    for bound_s, policy, _ in ranked(job, machine, attention=attention):
         least_s = min(bound_s, best[0]) if best else bound_s
         if tried == _TRIED or (best is not None and bound_s >= best[0]):
             break
@@ -111,76 +105,31 @@ def soonest(job: Job, machine: HostMachine, methods: Sequence[Method]) -> tuple[
     return best[1], best[2], least_s, tried
 
 
-METHODS = (
-    *PLAIN,
-    Method(cpu_attention=True, compress_weights=True),
-    Method(cpu_attention=False, compress_weights=True),
-    Method(cpu_attention=False, compress_cache=True),
-    Method(cpu_attention=False, compress_weights=True, compress_cache=True),
-)  # attention on the CPU over a compressed cache would have to decompress it there
-Costs = Callable[[Job, HostMachine, int, Method], Terms]  # rows of a batch size and method
-
-
-def place(
-    job: Job,
-    machine: HostMachine,
-    *,
-    methods: Iterable[Method] = METHODS,
-    gpu_batches: Iterable[int] = range(1, MOST_GPU_BATCH + 1),
-    most_batches: int | None = None,
-) -> StreamedPlan:
-    """The policy of least time per token over all methods, batch sizes and numbers of batches, proven [s].
-
-    Parameters
-    ----------
-    gpu_batches : sizes [1]
-        Sequences that the GPU works on at a time; larger ones end where none fits.
-    most_batches : int [1]
-        Most batches of a block; absent: as many as memory and disk hold.
-
-    Raises
-    ------
-    NoPlanError
-        Not even one sequence fits; the text tells which tier would have to hold how much.
-
-    Domain: layers of 4 D x D and 2 D x F weights, one GPU, blocks of equal sequences. Source: flexgen.
-    Evidence: derived.
-    """
-    began = time.perf_counter()
-    asked = tuple(methods)
-    for bound_s, policy, solved in ranked(
-        job, machine, methods=asked, gpu_batches=gpu_batches, most_batches=most_batches
-    ):
-        answer = evaluate(job, machine, policy)
-        return replace(
-            answer,
-            bound_s=min(bound_s, answer.token_s),
-            programs=solved,
-            elapsed_s=time.perf_counter() - began,
-        )
-    raise AssertionError("a search without an answer raises")
+Costs = Callable[..., Terms]  # rows of a job on a machine, of a batch size and a place of attention
 
 
 def ranked(
     job: Job,
     machine: HostMachine,
     *,
-    methods: Iterable[Method] = METHODS,
+    attention: Iterable[bool] = (True, False),
     gpu_batches: Iterable[int] = range(1, MOST_GPU_BATCH + 1),
     most_batches: int | None = None,
-    costs: Costs = terms,
+    costs: Costs = least,
 ) -> Iterator[tuple[float, StreamedPolicy, int]]:
     """Policies in the order of their least time per token by rows of `costs` [s], with it and the programs solved [1].
 
-    Of each method, batch size and number of batches the best shares; no other policy is sooner than the next one's
-    bound. Arguments and what is raised as of `place`.
+    Of each place of attention (on processors or not), batch size on the GPU and number of batches, `most_batches` at
+    most, the best shares; no other policy is sooner than the next one's bound. Raises `NoPlanError` where not even one
+    sequence fits; the text tells which tier would have to hold how much. Domain: layers of 4 D x D and 2 D x F weights,
+    one GPU, blocks of equal sequences. Source: flexgen. Evidence: derived.
     """
     serial, solved = count(), 0
-    methods, sizes = tuple(methods), sorted(set(gpu_batches))
+    attention, sizes = tuple(attention), sorted(set(gpu_batches))
     heap: list[tuple[float, int, _Program, int, int, Floats]] = []
-    for method in methods:
+    for on_host in attention:
         for size in sizes:
-            program = _Program(job=job, machine=machine, size=size, method=method, costs=costs)
+            program = _Program(job=job, machine=machine, size=size, cpu_attention=on_host, costs=costs)
             most = most_batches or program.most_batches()
             found = program.solve(1, most)
             solved += 1
@@ -188,7 +137,7 @@ def ranked(
                 break
             heap.append((found[0], next(serial), program, 1, most, found[1]))
     if not heap:
-        raise NoPlanError(_nearest(job, machine, methods, sizes[0]))
+        raise NoPlanError(_nearest(job, machine, attention, sizes[0]))
     heapq.heapify(heap)
     while heap:
         bound_s, _, program, low, high, values = heapq.heappop(heap)
@@ -206,18 +155,17 @@ def ranked(
 
 @dataclass(frozen=True, kw_only=True)
 class _Program:
-    """The linear programs of one batch size and method."""
+    """The linear programs of one batch size and place of attention."""
 
     job: Job
     machine: HostMachine
     size: int
-    method: Method
-    costs: Costs = terms
+    cpu_attention: bool
+    costs: Costs = least
 
     def most_batches(self) -> int:
         """Batches beyond which no memory holds the cache of a block [1]."""
         cache = 4.0 * self.job.hidden * self.job.layers * (self.job.prompt_tokens + self.job.output_tokens)
-        cache *= self.machine.compressed_share if self.method.compress_cache else 1.0
         return max(1, int(self.machine.usable_bytes.sum() / (cache * self.size)))
 
     def solve(self, low: int, high: int, *, grow: int | None = None) -> tuple[float, Floats] | None:
@@ -225,7 +173,7 @@ class _Program:
 
         With `grow`, that tier may exceed its limit, and the excess [byte] is what is least.
         """
-        found = self.costs(self.job, self.machine, self.size, self.method)
+        found = self.costs(self.job, self.machine, self.size, cpu_attention=self.cpu_attention)
         least, most = 1.0 / (self.size * high), 1.0 / (self.size * low)
         draft = Draft()
         values = draft.variable(SIZE, high=self._highs(most))
@@ -247,8 +195,7 @@ class _Program:
         highs = np.ones(SIZE)
         highs[:3] = most
         highs[INVERSE:] = most
-        if not self.machine.activations_on_disk:
-            highs[[place_of(HIDDEN, DISK), place_of(HIDDEN, DISK, product=True)]] = 0.0
+        highs[[place_of(HIDDEN, DISK), place_of(HIDDEN, DISK, product=True)]] = 0.0  # activations stay off the disk
         return highs
 
     def _times(self, draft: Draft, values: Whole, found: Terms, weight: float) -> None:
@@ -277,7 +224,7 @@ class _Program:
         """The shares of v as a policy."""
         shares = np.clip(values[:INVERSE].reshape(3, 3), 0.0, None)
         shares = shares / shares.sum(axis=1, keepdims=True)
-        return StreamedPolicy(gpu_batch=self.size, gpu_batches=batches, shares=shares, method=self.method)
+        return StreamedPolicy(gpu_batch=self.size, gpu_batches=batches, shares=shares, cpu_attention=self.cpu_attention)
 
 
 def _planes(draft: Draft, products: Whole, shares: Whole, inverse: int, least: float, most: float) -> None:
@@ -292,11 +239,11 @@ def _planes(draft: Draft, products: Whole, shares: Whole, inverse: int, least: f
             draft.row(([int(product), int(share), inverse], coefficients), high=high)
 
 
-def _nearest(job: Job, machine: HostMachine, methods: tuple[Method, ...], size: int) -> str:
+def _nearest(job: Job, machine: HostMachine, attention: tuple[bool, ...], size: int) -> str:
     """Which tier alone could grow so that one batch fits, and to what."""
     wanted = []
     for tier, name in enumerate(TIERS):
-        programs = [_Program(job=job, machine=machine, size=size, method=method) for method in methods]
+        programs = [_Program(job=job, machine=machine, size=size, cpu_attention=on_host) for on_host in attention]
         found = [one for program in programs if (one := program.solve(1, 1, grow=tier)) is not None]
         if found:
             more = min(one[0] for one in found) * size

@@ -2,7 +2,7 @@
 
 A device takes weights, cache and activations in some order, of each as much as fits; host memory takes the rest, and a
 disk what that cannot hold. All orders, batch sizes and methods are replayed by FlexGen's loop. Nothing is proven best
-here: that is `search.offload_policy`'s question.
+here: that is `search.offload_placement`'s question.
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from ridgeline.serving.streamed_costs import (
     Floats,
     HostMachine,
     Job,
-    Method,
-    terms,
+    tier_bytes,
 )
-from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, StreamedPlan, StreamedPolicy, evaluate, vector_of
+from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, StreamedPolicy, vector_of
 from ridgeline.serving.streamed_schedule import Scheduled, scheduled
 
 _SLACK = 1e-9  # of a tier's room, against rounding
 
 
 def filled(
-    job: Job, machine: HostMachine, methods: Sequence[Method], batch: int, share: float | None = None
+    job: Job, machine: HostMachine, attention: Sequence[bool], batch: int, share: float | None = None
 ) -> tuple[StreamedPolicy, Scheduled]:
     """The soonest filling of a batch [1], of whose weights the device holds `share` [1] if stated, and its replay [s].
 
-    The last batch of a block may be part empty. Raises `NoPlanError` where no filling fits every memory.
+    `attention` holds whether processors attend to cache beside the device, tried in turn. The last batch of a block may
+    be part empty. Raises `NoPlanError` where no filling fits every memory.
     """
     found: tuple[float, StreamedPolicy, Scheduled] | None = None
-    nearest: tuple[float, StreamedPlan] | None = None
-    for policy in _fillings(job, machine, methods, batch, share):
-        held = evaluate(job, machine, policy)
-        if not held.fits(machine):
-            over = float((np.array(held.tier_bytes) / np.maximum(machine.usable_bytes, 1.0)).max())
-            nearest = (over, held) if nearest is None or over < nearest[0] else nearest
+    nearest: tuple[float, StreamedPolicy] | None = None
+    for policy in _fillings(job, machine, attention, batch, share):
+        if not policy.fits(job, machine):
+            over = float((np.array(policy.held_bytes(job)) / np.maximum(machine.usable_bytes, 1.0)).max())
+            nearest = (over, policy) if nearest is None or over < nearest[0] else nearest
             continue
         run = scheduled(job, machine, policy)
         seconds = run.prefill_s + run.decode_s
@@ -52,21 +51,21 @@ def filled(
             found = seconds, policy, run
     if found is None:
         assert nearest is not None  # a batch has at least one filling
-        nearest[1].check(machine)
+        nearest[1].check(job, machine)
         raise AssertionError("a filling that does not fit is refused")
     return found[1], found[2]
 
 
 def _fillings(
-    job: Job, machine: HostMachine, methods: Sequence[Method], batch: int, share: float | None
+    job: Job, machine: HostMachine, attention: Sequence[bool], batch: int, share: float | None
 ) -> Iterator[StreamedPolicy]:
-    """Every batch size, method and order of filling, whether or not it fits."""
+    """Every batch size, place of attention and order of filling, whether or not it fits."""
     sizes = {-(-batch // batches) for batches in range(1, batch + 1)}
     kinds = (HIDDEN, CACHE, WEIGHTS) if share is None else (HIDDEN, CACHE)
     held = share or 0.0
-    for size, method in product(sorted(one for one in sizes if one <= MOST_GPU_BATCH), methods):
+    for size, on_host in product(sorted(one for one in sizes if one <= MOST_GPU_BATCH), attention):
         batches = -(-batch // size)
-        block, tiers = size * batches, terms(job, machine, size, method).tier_bytes
+        block, tiers = size * batches, tier_bytes(job, size, cpu_attention=on_host)
         limits = (machine.usable_bytes * (1.0 - _SLACK) / block).tolist()
         for order in permutations(kinds):
             shares = np.array([[held, 1.0 - held, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
@@ -74,7 +73,7 @@ def _fillings(
                 shares = _moved(shares, (kind, DRAM, GPU), block, tiers[GPU], limits[GPU], most=True)
             for kind in (WEIGHTS, CACHE) if machine.disk_bytes else ():
                 shares = _moved(shares, (kind, DRAM, DISK), block, tiers[DRAM], limits[DRAM], most=False)
-            yield StreamedPolicy(gpu_batch=size, gpu_batches=batches, shares=shares, method=method)
+            yield StreamedPolicy(gpu_batch=size, gpu_batches=batches, shares=shares, cpu_attention=on_host)
 
 
 def _moved(shares: Floats, way: tuple[int, int, int], block: int, rows: Floats, limit: float, *, most: bool) -> Floats:

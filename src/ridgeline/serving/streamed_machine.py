@@ -16,8 +16,7 @@ from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Product
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_sides import Rows, device_s, link_bytes_per_s
-from ridgeline.serving.streamed_costs import HostMachine, Job, Method
-from ridgeline.serving.streamed_policy import PLAIN
+from ridgeline.serving.streamed_costs import HostMachine, Job
 
 _PROBE_TOKENS = 4096.0  # of the iteration that tells a device's rates: large, as blocks are
 _WIDENED, _WIDE, _COPIED = 5.0, 2.0, 3.0  # derived: bytes that memory moves for a byte of cache in 16 bits
@@ -59,9 +58,9 @@ def job_of(model: Model, prompt_tokens: int, output_tokens: int) -> Job:
     )  # fmt: skip
 
 
-def methods_of(hybrid: Hybrid) -> tuple[Method, ...]:
-    """How blocks of 16-bit values may run: attention on processors only where some are named."""
-    return PLAIN if hybrid.host is not None else tuple(one for one in PLAIN if not one.cpu_attention)
+def attention_of(hybrid: Hybrid) -> tuple[bool, ...]:
+    """Whether blocks may attend on processors, where some are named, and whether on the device."""
+    return (True, False) if hybrid.host is not None else (False,)
 
 
 def _loaded(hybrid: Hybrid) -> float:
@@ -92,9 +91,7 @@ def machine_of(hybrid: Hybrid, job: Job, dram_bytes: float | None = None) -> Hos
         float(device_s(hybrid, [piece for piece in kind.pieces if isinstance(piece, which)], rows)[0])
         for which in (Product, Core)
     )
-    matmul = min(
-        _loaded(hybrid), _PROBE_TOKENS * (8.0 * job.hidden**2 + 4.0 * job.hidden * job.feed_forward) / products
-    )
+    matmul = min(_loaded(hybrid), _PROBE_TOKENS * sum(job.halves) / products)
     flop, prompt = 4.0 * job.prompt_tokens**2 * job.hidden, job.prompt_tokens
     scores_s = _SCORE_PASSES * 2.0 * job.heads * prompt**2 / hybrid.machine.device.memory_bytes_per_s
     attention = flop / (flop / (sequences * 4.0 * (_PROBE_TOKENS / sequences) ** 2 * job.hidden / cores) + scores_s)

@@ -31,10 +31,9 @@ from ridgeline.serving.streamed_costs import (
     Floats,
     HostMachine,
     Job,
-    Method,
     Terms,
     row,
-    terms,
+    tier_bytes,
 )
 from ridgeline.serving.streamed_policy import StreamedPolicy
 
@@ -84,8 +83,7 @@ class _Half:
 def scheduled(job: Job, machine: HostMachine, policy: StreamedPolicy) -> Scheduled:
     """What FlexGen's loop takes for a block under a policy [s], whether or not it fits.
 
-    Domain: that of `streamed_policy`; weights are cut by their share, where FlexGen places whole tensors. Evidence:
-    derived.
+    Domain: weights are cut by their share, where FlexGen places whole tensors. Evidence: derived.
     """
     prefill, decode = _prefill(job, machine, policy), _decode(job, machine, policy)
     ends_s = np.array([job.ends_bytes * (1.0 - policy.shares[WEIGHTS, GPU]) / machine.cpu_to_gpu_bytes_per_s])
@@ -98,25 +96,21 @@ def scheduled(job: Job, machine: HostMachine, policy: StreamedPolicy) -> Schedul
     )  # fmt: skip
 
 
-def least(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Terms:
-    """Rows of what no schedule of a block can beat, each resource busy all the time; memory as `terms` counts it [s].
+def least(job: Job, machine: HostMachine, gpu_batch: int, *, cpu_attention: bool) -> Terms:
+    """Rows of what no schedule of a block can beat, each resource busy all the time [s], and what it holds [byte].
 
     Link, disk, main thread and stores of a layer, for `search.offload_placement.ranked`: `scheduled` is never sooner.
     """
     prompts, steps = job.prompt_tokens, job.prompt_tokens + job.output_tokens / 2.0
-    width, wide = job.hidden, job.feed_forward
-    sizes = (8.0 * width**2, 4.0 * width * wide)
+    width, sizes = job.hidden, job.halves
     calls = (_ATTENTION_CALLS * machine.call_s, _FEED_CALLS * machine.call_s)
-    packed = machine.compressed_share if method.compress_weights else 1.0
-    stored, squeezed = sum(sizes) * packed, machine.compressed_share if method.compress_cache else 1.0
-    away = (DRAM, DISK)
+    stored, away = sum(sizes), (DRAM, DISK)
     link_s, disk_s = 1.0 / machine.cpu_to_gpu_bytes_per_s, 1.0 / machine.disk_read_bytes_per_s
     weights = {(WEIGHTS, tier): stored * link_s for tier in away}
-    from_disk = {(WEIGHTS, DISK): stored * disk_s / machine.disk_weight_share}
+    from_disk = {(WEIGHTS, DISK): stored * disk_s}
     once = _FETCH_CALLS * sum(_TENSORS) * machine.call_s
-    once += sum(sizes) / machine.decompress_bytes_per_s if method.compress_weights else 0.0
     there = 4.0 * width * (link_s + 1.0 / machine.gpu_to_cpu_bytes_per_s)  # both halves
-    new = 4.0 * width * squeezed
+    new = 4.0 * width
     attend = 4.0 * prompts**2 * width / machine.attention_prefill_flop_per_s
     each = [prompts * size / machine.matmul_prefill_flop_per_s for size in sizes]
     main = max(each[0] + attend, calls[0] / gpu_batch) + max(each[1], calls[1] / gpu_batch)
@@ -130,14 +124,11 @@ def least(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Ter
     ]
     memory_s = 1.0 / machine.gpu_memory_bytes_per_s
     each = [max(size / machine.matmul_decode_flop_per_s, size * memory_s / gpu_batch) for size in sizes]
-    plain, cached = 4.0 * width * steps, 4.0 * width * steps * squeezed
-    on_gpu = max(plain / machine.attention_decode_flop_per_s, cached * memory_s)
-    on_gpu += plain / machine.decompress_bytes_per_s if method.compress_cache else 0.0
-    elsewhere = machine.cpu_attention_s(plain, plain, gpu_batch, width)
-    if not method.cpu_attention:
-        elsewhere = on_gpu + cached / machine.cpu_pin_bytes_per_s
-    elsewhere += 4.0 * width / machine.gpu_to_cpu_cache_bytes_per_s
-    crossed = {} if method.cpu_attention else {(CACHE, tier): cached * link_s for tier in away}
+    cached = 4.0 * width * steps
+    on_gpu = max(cached / machine.attention_decode_flop_per_s, cached * memory_s)
+    elsewhere = machine.cpu_attention_s(cached) if cpu_attention else on_gpu + cached / machine.cpu_pin_bytes_per_s
+    elsewhere += new / machine.gpu_to_cpu_cache_bytes_per_s
+    crossed = {} if cpu_attention else {(CACHE, tier): cached * link_s for tier in away}
     decode = [
         row(shares=weights | crossed),
         row(shares=from_disk | {(CACHE, DISK): cached * disk_s}),
@@ -147,9 +138,9 @@ def least(job: Job, machine: HostMachine, gpu_batch: int, method: Method) -> Ter
             | {(HIDDEN, tier): there for tier in away},
         ),
         row(constant=sum(calls) / gpu_batch, inverse=once),
-        row(shares={(CACHE, DISK): 4.0 * width / machine.disk_write_bytes_per_s}),
+        row(shares={(CACHE, DISK): new / machine.disk_write_bytes_per_s}),
     ]  # fmt: skip
-    tiers = terms(job, machine, gpu_batch, method).tier_bytes
+    tiers = tier_bytes(job, gpu_batch, cpu_attention=cpu_attention)
     return Terms(prefill_s=np.stack(prefill), decode_s=np.stack(decode), tier_bytes=tiers)
 
 
@@ -171,25 +162,22 @@ def _fetched(
     job: Job, machine: HostMachine, policy: StreamedPolicy, half: int, shape: tuple[int, ...]
 ) -> tuple[Floats, ...]:
     """Weights of a half on the link and from disk, and launches of their copies [s]."""
-    size = (8.0 * job.hidden**2, 4.0 * job.hidden * job.feed_forward)[half]
-    stored = size * (machine.compressed_share if policy.method.compress_weights else 1.0)
     _, dram, disk = policy.shares[WEIGHTS]
-    link = stored * (dram + disk) / machine.cpu_to_gpu_bytes_per_s
-    read = stored * disk / (machine.disk_read_bytes_per_s * machine.disk_weight_share)
+    link = job.halves[half] * (dram + disk) / machine.cpu_to_gpu_bytes_per_s
+    read = job.halves[half] * disk / machine.disk_read_bytes_per_s
     started = _FETCH_CALLS * _TENSORS[half] * machine.call_s
-    unpacked = size / machine.decompress_bytes_per_s if policy.method.compress_weights else 0.0
-    return tuple(np.full(shape, value) for value in (link, read, started, unpacked))
+    return tuple(np.full(shape, value) for value in (link, read, started))
 
 
 def _half(
     fetched: tuple[Floats, ...], batches: int, *, device: Floats, host: Floats | float = 0.0, **more: Floats
 ) -> _Half:
-    link, read, started, unpacked = fetched
+    link, read, started = fetched
     zero = np.zeros_like(link)
-    main = device + unpacked + started / batches + host
+    main = device + started / batches + host
     parts = {"load": zero, "brought": zero, "stored": zero, "link": zero, "disk": zero} | more
     return _Half(
-        fetch=np.maximum(link, read), main=main, device=device + unpacked, host=host + parts["load"],
+        fetch=np.maximum(link, read), main=main, device=device, host=host + parts["load"],
         load=parts["load"], brought=parts["brought"], stored=parts["stored"],
         link=link / batches + parts["link"], disk=read / batches + parts["disk"],
     )  # fmt: skip
@@ -200,13 +188,13 @@ def _prefill(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_H
     tokens, b, width = job.prompt_tokens, policy.gpu_batch, job.hidden
     hidden = _hidden_s(job, machine, policy, float(tokens))
     matmul, attend = b * tokens / machine.matmul_prefill_flop_per_s, 4.0 * b * tokens**2 * width
-    new = 4.0 * width * b * tokens * (machine.compressed_share if policy.method.compress_cache else 1.0)
+    new = 4.0 * width * b * tokens
     _, dram, disk = policy.shares[CACHE]
     stored = new * (dram + disk) / machine.gpu_to_cpu_cache_bytes_per_s
     written = new * disk / machine.disk_write_cache_bytes_per_s
     products = (
-        8.0 * width**2 * matmul + attend / machine.attention_prefill_flop_per_s,
-        4.0 * width * job.feed_forward * matmul,
+        job.halves[0] * matmul + attend / machine.attention_prefill_flop_per_s,
+        job.halves[1] * matmul,
     )
     calls = (_ATTENTION_CALLS, _FEED_CALLS)
     first, second = (
@@ -223,23 +211,19 @@ def _prefill(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_H
 
 def _decode(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_Half, _Half]:
     """Both halves over one new token of each sequence of a batch, iteration by iteration."""
-    b, width, method = policy.gpu_batch, job.hidden, policy.method
+    b, width, on_host = policy.gpu_batch, job.hidden, policy.cpu_attention
     context = job.prompt_tokens + np.arange(1.0, job.output_tokens)
     memory = machine.gpu_memory_bytes_per_s
-    sizes = (8.0 * width**2, 4.0 * width * job.feed_forward)
-    products = [max(b * size / machine.matmul_decode_flop_per_s, size / memory) for size in sizes]
+    products = [max(b * size / machine.matmul_decode_flop_per_s, size / memory) for size in job.halves]
     held, dram, disk = policy.shares[CACHE]
-    plain = 4.0 * width * b * context
-    cached = plain * (machine.compressed_share if method.compress_cache else 1.0)
-    on_gpu = held if method.cpu_attention else 1.0
-    attended = on_gpu * np.maximum(plain / machine.attention_decode_flop_per_s, cached / memory)
-    if method.compress_cache:
-        attended = attended + plain / machine.decompress_bytes_per_s
-    away = 0.0 if not method.cpu_attention else 1.0 - held
-    host = away * np.array([machine.cpu_attention_s(each, each, b, width) for each in plain.tolist()])
+    cached = 4.0 * width * b * context
+    on_gpu = held if on_host else 1.0
+    attended = on_gpu * np.maximum(cached / machine.attention_decode_flop_per_s, cached / memory)
+    away = 1.0 - held if on_host else 0.0
+    host = away * np.array([machine.cpu_attention_s(each) for each in cached.tolist()])
     copied = machine.cpu_copy_share * host
-    pinned = 0.0 if method.cpu_attention else (dram + disk) * cached / machine.cpu_pin_bytes_per_s
-    crossed = 0.0 if method.cpu_attention else (dram + disk) * cached / machine.cpu_to_gpu_bytes_per_s
+    pinned = 0.0 if on_host else (dram + disk) * cached / machine.cpu_pin_bytes_per_s
+    crossed = 0.0 if on_host else (dram + disk) * cached / machine.cpu_to_gpu_bytes_per_s
     read = disk * cached / machine.disk_read_bytes_per_s
     written = disk * 4.0 * width * b / machine.disk_write_bytes_per_s
     zero = np.zeros_like(context)

@@ -134,16 +134,6 @@ def _tables(times: Sequence[Floats], axes: int) -> Iterator[Floats]:
         yield np.broadcast_to(each, (*[1] * (axes - len(plans)), *plans, *shape))
 
 
-def bubble_fraction(makespan_s: ArrayLike, busy_s: ArrayLike) -> Floats:
-    """Share of the stages' time in which they wait [1]: 1 - mean over stages of busy / makespan.
-
-    `busy_s` (..., P) [s], `makespan_s` (...) [s].
-    """
-    working = np.asarray(busy_s, dtype=np.float64).mean(axis=-1)
-    idle: Floats = 1.0 - working / np.asarray(makespan_s, dtype=np.float64)
-    return idle
-
-
 _TABLES = (
     "forward_s",
     "whole_s",

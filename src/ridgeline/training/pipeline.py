@@ -180,10 +180,8 @@ def pipeline_tasks(
     backward_weight_s: ArrayLike,
     send_forward_s: ArrayLike = 0.0,
     send_backward_s: ArrayLike = 0.0,
-    activation_bytes: ArrayLike | None = None,
-    input_freed_share: ArrayLike = 0.0,
 ) -> TaskGraph:
-    """Tasks of one pipeline's step: durations [s], streams, dependencies, bytes [byte].
+    """Tasks of one pipeline's step: durations [s], streams, dependencies.
 
     Streams 0..P-1 are the stages' compute engines; then one per directed pair of stages that exchange
     anything, named 'link 0>1', which sends in the order in which its source stage produces. Transfers are tasks
@@ -197,10 +195,6 @@ def pipeline_tasks(
         Time of one micro-batch through a chunk; a whole backward takes the sum of its two parts.
     send_forward_s, send_backward_s : number or (P, v) array [s]
         Time to send a chunk's output onward, and the gradient of its input back, if another stage waits for it.
-    activation_bytes : number or (P, v) array [byte], or None
-        Kept from the start of a chunk's forward until the end of its backward.
-    input_freed_share : number or (P, v) array [1]
-        Share of it that a separate backward-input frees; the weight part frees the rest.
     """
     shape = (order.stages, order.chunks)
     placed = _place(order)
@@ -214,7 +208,6 @@ def pipeline_tasks(
     pair = placed.stage[source] * order.stages + placed.target[source]
     links, link = np.unique(pair, return_inverse=True)
     dep_start, dep = _dependencies(order, placed, source)
-    alloc, free = _bytes(placed, activation_bytes, input_freed_share, shape, source.size)
     send_kind = np.where(placed.kind[source] == FORWARD, SEND_FORWARD, SEND_BACKWARD).astype(np.int16)
     ends = [divmod(int(each), order.stages) for each in links]
     return TaskGraph(
@@ -228,8 +221,6 @@ def pipeline_tasks(
         label=LABEL,
         micro_batch=np.concatenate((placed.micro_batch, placed.micro_batch[source])),
         chunk=np.concatenate((placed.chunk, placed.chunk[source])),
-        alloc_bytes=alloc,
-        free_bytes=free,
     )
 
 
@@ -261,21 +252,3 @@ def _dependencies(
     has = np.concatenate((wait >= 0, np.ones(source.size, dtype=np.bool_)))
     dep_start = np.concatenate(([0], np.cumsum(has)))
     return dep_start, np.concatenate((wait[wait >= 0], source))
-
-
-def _bytes(
-    placed: _Placed,
-    activation_bytes: ArrayLike | None,
-    input_freed_share: ArrayLike,
-    shape: tuple[int, int],
-    sends: int,
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """Bytes taken at the start and given back at the end of every task, sends last with none."""
-    if activation_bytes is None:
-        return None, None
-    held = stage_table(activation_bytes, shape)
-    early = held * stage_table(input_freed_share, shape)
-    nothing = np.zeros(shape)
-    alloc = np.stack((held, *[nothing] * 5))[placed.kind, placed.stage, placed.chunk]
-    free = np.stack((nothing, held, early, held - early, nothing, nothing))[placed.kind, placed.stage, placed.chunk]
-    return np.concatenate((alloc, np.zeros(sends))), np.concatenate((free, np.zeros(sends)))

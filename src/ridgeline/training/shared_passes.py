@@ -217,6 +217,4 @@ def _extended(
         kind=np.concatenate((base.kind, kinds)).astype(np.int16),
         micro_batch=np.concatenate((base.micro_batch, np.tile(np.arange(each), len(names)))).astype(np.int32),
         chunk=np.concatenate((base.chunk, none)).astype(np.int16),
-        alloc_bytes=None if base.alloc_bytes is None else np.concatenate((base.alloc_bytes, none)),
-        free_bytes=None if base.free_bytes is None else np.concatenate((base.free_bytes, none)),
     )
