@@ -26,10 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.search import expert_placement
-from ridgeline.search.expert_placement import PlacementProblem
+from ridgeline.search.expert_placement import PlacementProblem, place
 from ridgeline.search.rent import Option, Problem, Rent, rent
-from ridgeline.search.rent_utilisation import ceilings
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.rivals import reference_flexgen as flexgen
+from tests.rivals.exact_placement import exactly_placed
 
 HERE = Path(__file__).parent
 PUBLISHED = tomllib.loads((HERE.parent / "tests" / "rivals" / "published_programs.toml").read_text(encoding="utf-8"))
@@ -103,20 +105,19 @@ def melange(buckets: int, slices: int) -> dict[str, Any] | None:
 
 
 def rent_rows() -> list[str]:
-    """Loads of two sizes, cut as Melange does and not at all, with pools, limits and failures."""
+    """Loads of two sizes, cut as Melange does and not at all, with limits and failures."""
     rows = []
     for buckets in BUCKETS:
         rates, options = load(buckets)
-        rho = ceilings(most=64, slots_each=8, service_s=4.0, wait_s=0.5, epsilon=0.01)
-        pooled = tuple(Option(**(vars(one) | {"rho_max": rho, "availability": 0.98})) for one in options)
+        frail = tuple(Option(**(vars(one) | {"availability": 0.98})) for one in options)
         cases: list[tuple[str, int, Problem]] = [
             ("4 slices", 4 * buckets + 4, Problem(options=options, rates_per_s=rates, slices=4)),
             ("any share", 4, Problem(options=options, rates_per_s=rates)),
             ("any share, at most 2 huge", 4, Problem(options=options, rates_per_s=rates, limits={"huge": 2})),
             (
-                "any share, waits bounded, up with 0.999",
+                "any share, up with 0.999",
                 0,
-                Problem(options=pooled, rates_per_s=rates, availability_target=0.999),
+                Problem(options=frail, rates_per_s=rates, availability_target=0.999),
             ),
         ]
         theirs = melange(buckets, 4)
@@ -173,7 +174,8 @@ def expert_rows() -> list[str]:
     cases.append(("the same, exact", small, True))
     rows = []
     for name, problem, exact in cases:
-        call = lambda problem=problem, exact=exact: expert_placement.place(problem, exact=exact, time_limit_s=10.0)  # noqa: E731
+        find = exactly_placed if exact else place
+        call = lambda problem=problem, find=find: find(problem, time_limit_s=10.0)  # noqa: E731
         answer = call()
         rows.append(f"| {name} | {1e3 * median_s(call):.1f} ms | {answer.imbalance:.4f} | {answer.gap:.2%} |")
     return rows
@@ -181,13 +183,10 @@ def expert_rows() -> list[str]:
 
 def offload_rows() -> list[str]:
     """FlexGen's two machines and models: the published policy, and the best of all."""
-    sys.path.insert(0, str(HERE.parent))
-    from tests.rivals.reference_flexgen import CASES, FLEXGEN, flexgen_machine, job_of, place
-
-    machine, output = flexgen_machine(), FLEXGEN["output_tokens"]
+    machine, output = flexgen.flexgen_machine(), flexgen.FLEXGEN["output_tokens"]
     rows = []
-    for case in CASES:
-        call = lambda case=case: place(job_of(case), machine, attention=[True])  # noqa: E731
+    for case in flexgen.CASES:
+        call = lambda case=case: flexgen.place(flexgen.job_of(case), machine, attention=[True])  # noqa: E731
         answer, tokens = call(), case["gpu_batch"] * case["gpu_batches"] * output
         rows.append(
             f"| {case['model']} | {case['gpu_batch']} x {case['gpu_batches']} | {tokens / case['evaluated_s']:.3f} "

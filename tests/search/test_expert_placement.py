@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.rivals.exact_placement import exactly_placed
 
 from ridgeline.errors import InputError, PlanError
 from ridgeline.search.expert_placement import (
@@ -107,7 +108,7 @@ def test_exact_loads_are_those_of_exhaustive_search(seed: int) -> None:
         for one in layouts(experts, ranks, slots)
     )
     problem = PlacementProblem(loads=loads[None], ranks=ranks, slots_per_rank=slots)
-    answer = place(problem, exact=True, time_limit_s=20)
+    answer = exactly_placed(problem, time_limit_s=20)
     assert answer.objective == pytest.approx(best)
     assert answer.gap <= 1e-6
     assert load_bound(loads, ranks, slots) <= best + 1e-9
@@ -128,7 +129,7 @@ def test_exact_replicas_are_those_of_exhaustive_search(seed: int) -> None:
             totals = [sum(loads[e] / len(one) for e, one in enumerate(choice) if rank in one) for rank in range(ranks)]
             best = min(best, max(totals))
     problem = PlacementProblem(loads=loads[None], ranks=ranks, slots_per_rank=slots, redundant=redundant)
-    answer = place(problem, exact=True, time_limit_s=20)
+    answer = exactly_placed(problem, time_limit_s=20)
     assert answer.objective == pytest.approx(best)
     assert answer.gap <= 1e-6
     assert lower_bound(problem) <= best + 1e-9
@@ -156,7 +157,7 @@ def test_exact_traffic_is_that_of_exhaustive_search(seed: int) -> None:
             crossing = float((problem.flow[0] * problem.distance[np.ix_(one, other)]).sum())
             best = min(best, crossing + problem.load_cost * (fullest[0][first] + fullest[1][second]))
     assert place(problem).objective <= best * 1.02
-    answer = place(problem, exact=True, time_limit_s=30)
+    answer = exactly_placed(problem, time_limit_s=30)
     assert answer.objective == pytest.approx(best)
     assert answer.gap <= 1e-6
     assert lower_bound(problem) <= best + 1e-9
@@ -267,4 +268,4 @@ def test_what_cannot_be_placed_is_refused() -> None:
         between_cost=1.0,
     )
     with pytest.raises(PlanError, match="no exact program"):
-        place(both, exact=True)
+        exactly_placed(both)

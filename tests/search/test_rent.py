@@ -1,4 +1,4 @@
-"""Rent: hand-worked fleets, exhaustive search on small problems, queues against closed forms, nearest changes."""
+"""Rent: hand-worked fleets, exhaustive search on small problems, nearest changes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.search.rent import Option, Problem, nearest_limits, rent
-from ridgeline.search.rent_utilisation import ceilings, erlang_c, up_probability, utilisation_ceiling, wait_tail
+from ridgeline.search.rent_problem import up_probability
 
 SMALL = Option(name="small", accelerator="S", price_usd_per_hour=1.0, most_per_s=[4.0, 1.0])
 LARGE = Option(name="large", accelerator="L", price_usd_per_hour=3.0, most_per_s=[8.0, 8.0])
@@ -88,8 +86,6 @@ def test_a_bucket_that_nothing_serves_is_named() -> None:
         ({"price_usd_per_hour": 0.0}, "price_usd_per_hour"),
         ({"devices": 0}, "devices"),
         ({"availability": 1.5}, "availability"),
-        ({"rho_max": 1.5}, "rho_max"),
-        ({"rho_max": ()}, "rho_max"),
         ({"most_per_s": [1.0]}, "most_per_s"),
         ({"most_per_s": [1.0, -1.0]}, "most_per_s"),
     ],
@@ -116,7 +112,7 @@ def by_slices(asked: Problem) -> float:
             load[option] += asked.load[slice_ // parts, option] / parts
         if not np.isfinite(load).all():
             continue
-        counts = [math.ceil(on / o.capacity(1) - 1e-9) for on, o in zip(load, asked.options, strict=True)]
+        counts = [math.ceil(on - 1e-9) for on in load]
         used = dict.fromkeys(asked.limits, 0)
         for option, count in zip(asked.options, counts, strict=True):
             if option.accelerator in used:
@@ -137,7 +133,6 @@ def test_slices_cost_what_exhaustive_search_finds(seed: int) -> None:
             devices=place + 1,
             price_usd_per_hour=float(draw.uniform(1, 5)),
             most_per_s=draw.uniform(1, 9, 3) * (draw.random(3) > 0.15),
-            rho_max=float(draw.uniform(0.6, 1.0)),
         )
         for place in range(3)
     )
@@ -167,8 +162,8 @@ def two_fit(asked: Problem, capacity: tuple[float, float]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_shares_with_failures_and_pools_cost_what_exhaustive_search_finds(seed: int) -> None:
-    """Two options that may fail, one with a ceiling that grows with its pool; every pair of counts is tried."""
+def test_any_shares_with_failures_cost_what_exhaustive_search_finds(seed: int) -> None:
+    """Two options that may fail; every pair of counts is tried."""
     draw = np.random.default_rng(100 + seed)
     target = 0.99
     options = tuple(
@@ -178,14 +173,13 @@ def test_any_shares_with_failures_and_pools_cost_what_exhaustive_search_finds(se
             price_usd_per_hour=float(draw.uniform(1, 5)),
             most_per_s=draw.uniform(2, 9, 3),
             availability=float(draw.uniform(0.9, 0.99)),
-            rho_max=(0.5, 0.7, 0.8) if place else 0.9,
         )
         for place in range(2)
     )
     asked = Problem(options=options, rates_per_s=draw.uniform(1, 6, 3), availability_target=target)
     best = math.inf
     for needed in product(range(9), repeat=2):
-        if two_fit(asked, (options[0].capacity(needed[0]), options[1].capacity(needed[1]))):
+        if two_fit(asked, (float(needed[0]), float(needed[1]))):
             for spare in product(range(5), repeat=2):
                 rented = [n + k for n, k in zip(needed, spare, strict=True)]
                 up = math.prod(
@@ -225,7 +219,6 @@ def test_a_large_problem_cut_short_is_no_dearer_than_any_single_option_and_tells
     draw = np.random.default_rng(1)
     rates = draw.random(100)
     rates *= 300.0 / rates.sum()
-    rho = ceilings(most=32, slots_each=8, service_s=4.0, wait_s=0.5, epsilon=0.05)
     options = tuple(
         Option(
             name=f"o{place}",
@@ -233,7 +226,6 @@ def test_a_large_problem_cut_short_is_no_dearer_than_any_single_option_and_tells
             price_usd_per_hour=price,
             most_per_s=price * draw.uniform(0.5, 1.5, 100),
             availability=0.97,
-            rho_max=rho,
         )
         for place, price in enumerate(draw.uniform(1, 10, 8))
     )
@@ -246,8 +238,8 @@ def test_a_large_problem_cut_short_is_no_dearer_than_any_single_option_and_tells
     assert answer.relaxation_usd_per_hour <= answer.bound_usd_per_hour + 1e-6 <= answer.cost_usd_per_hour + 1e-5
     assert answer.gap < 0.3
     carried = (answer.shares * rates[:, None] / np.stack([one.most_per_s for one in options], 1)).sum(axis=0)
-    for one, row, load in zip(options, answer.rented, carried, strict=True):
-        assert load <= one.capacity(row.needed) + 1e-6
+    for row, load in zip(answer.rented, carried, strict=True):
+        assert load <= row.needed + 1e-6
 
 
 @pytest.mark.parametrize("page", ["rent.md", "placement.md"])
@@ -256,60 +248,3 @@ def test_the_page_shows_what_its_example_prints(page: str, capsys: pytest.Captur
     code, rest = text.split("```python\n", 1)[1].split("```", 1)
     exec(code, {})
     assert capsys.readouterr().out == rest.split("```text\n", 1)[1].split("```", 1)[0]
-
-
-def test_erlang_c_of_one_slot_is_its_load_and_of_two_is_the_textbook_form() -> None:
-    for load in (0.1, 0.5, 0.9):
-        assert erlang_c(1, load) == pytest.approx(load)
-        assert erlang_c(2, 2 * load) == pytest.approx(2 * load**2 / (1 + load))
-
-
-def test_the_wait_of_one_slot_has_an_exponential_tail() -> None:
-    """P(W > w) = rho exp(-(1 - rho) w / s)."""
-    tail = wait_tail(slots=1, offered=0.8, service_s=2.0, wait_s=5.0)
-    assert tail == pytest.approx(0.8 * math.exp(-0.2 * 5.0 / 2.0))
-    assert wait_tail(slots=1, offered=0.8, service_s=2.0, wait_s=5.0, variability=0.5) < tail
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    slots=st.integers(1, 200), wait_s=st.floats(0.0, 10.0), epsilon=st.floats(0.001, 0.5), spread=st.floats(0.2, 4.0)
-)
-def test_the_ceiling_is_where_the_tail_meets_epsilon(slots: int, wait_s: float, epsilon: float, spread: float) -> None:
-    rho = utilisation_ceiling(slots=slots, service_s=1.0, wait_s=wait_s, epsilon=epsilon, variability=spread)
-    given_tail = {"slots": slots, "service_s": 1.0, "wait_s": wait_s, "variability": spread}
-    assert 0.0 < rho < 1.0
-    assert wait_tail(offered=rho * slots, **given_tail) <= epsilon + 1e-9  # type: ignore[arg-type]
-    assert wait_tail(offered=min(1.0, rho * 1.001 + 1e-6) * slots, **given_tail) > epsilon * 0.999  # type: ignore[arg-type]
-
-
-def test_larger_pools_may_be_fuller() -> None:
-    rho = ceilings(most=6, slots_each=2, service_s=1.0, wait_s=0.5, epsilon=0.05)
-    assert list(rho) == sorted(rho)
-    assert rho[-1] > 1.5 * rho[0]
-
-
-def test_a_simulated_queue_waits_as_the_formula_says() -> None:
-    """Four slots, Poisson arrivals, exponential service: 200,000 requests by the recursion of Kiefer and Wolfowitz."""
-    draw = np.random.default_rng(7)
-    count, offered, wait_s = 200_000, 3.2, 0.5
-    gaps, services = draw.exponential(1 / offered, count), draw.exponential(1.0, count)
-    free, late, now = [0.0] * 4, 0, 0.0
-    for gap_s, service_s in zip(gaps.tolist(), services.tolist(), strict=True):
-        now += gap_s
-        first = free.index(min(free))
-        start = max(now, free[first])
-        late += start - now > wait_s
-        free[first] = start + service_s
-    assert late / count == pytest.approx(wait_tail(slots=4, offered=offered, service_s=1.0, wait_s=wait_s), rel=0.05)
-
-
-def test_a_load_beyond_all_slots_waits_for_certain() -> None:
-    for offered in (2.0, 3.0):
-        assert wait_tail(slots=2, offered=offered, service_s=1.0, wait_s=100.0) == 1.0
-
-
-def test_pools_are_of_one_machine_up_to_the_most() -> None:
-    given_tail = {"service_s": 1.0, "wait_s": 0.5, "epsilon": 0.05}
-    rho = ceilings(most=3, slots_each=2, **given_tail)  # type: ignore[arg-type]
-    assert rho == tuple(utilisation_ceiling(slots=2 * machines, **given_tail) for machines in (1, 2, 3))  # type: ignore[arg-type]

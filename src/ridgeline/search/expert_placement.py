@@ -239,19 +239,14 @@ def lower_bound(problem: PlacementProblem) -> float:
     return least
 
 
-def place(
-    problem: PlacementProblem, *, time_limit_s: float = 1.0, exact: bool = False, kicks: int = 20
-) -> ExpertPlacement:
+def place(problem: PlacementProblem, *, time_limit_s: float = 1.0, kicks: int = 20) -> ExpertPlacement:
     """A placement of little cost, with its proven bound.
 
     Parameters
     ----------
     time_limit_s : float [s]
-        For exchanges that weigh traffic, and once more for the exact program. Reached only by large problems; the
-        answer then depends on the machine's speed.
-    exact : bool
-        Also solve the mixed program of `expert_program`, for small problems; the better placement and the better
-        bound are kept.
+        For exchanges that weigh traffic. Reached only by large problems; the answer then depends on the machine's
+        speed.
     kicks : int [1]
         With traffic: how often some slots of the best placement are exchanged at random and it is improved anew.
 
@@ -273,12 +268,6 @@ def place(
             break
         kicked = _descended(problem, _kicked(best.slots, draw), deadline)
         best = min(best, evaluate(problem, kicked), key=lambda one: one.objective)
-    if exact and best.gap:
-        from ridgeline.search.expert_program import solve_exactly
-
-        slots, bound = solve_exactly(problem, best.slots, time_limit_s=time_limit_s)
-        best = min(best, evaluate(problem, slots), key=lambda one: one.objective)
-        best = replace(best, bound=min(best.objective, max(best.bound, bound)))
     return replace(best, elapsed_s=time.perf_counter() - began)
 
 

@@ -2,14 +2,14 @@
 
 minimise  sum_o price_o m_o
 subject to  sum_o x_bo = 1                                        every bucket b is served
-            sum_b x_bo rate_b / most_bo <= q_o(n_o)               no option o is fuller than it may be
+            sum_b x_bo rate_b / most_bo <= n_o                    no option o is overloaded
             sum_{o of a} devices_o m_o <= limit_a                 no more of accelerator a than there is
             P(every option has its n_o machines up of m_o) >= target
 
-x_bo is the share of bucket b that option o serves; q_o(n) = n rho_o(n) is what n machines may be filled to. Shares are
-continuous (`slices=None`), or multiples of 1/slices as in Melange (Griggs et al. 2024), whose program is the case with
-equal slices, rho 1, no limits and no failures. Slices of a bucket are alike, so they are counted instead of named: one
-whole variable of 0..slices takes the place of as many of 0..1, and no solution is met twice.
+x_bo is the share of bucket b that option o serves. Shares are continuous (`slices=None`), or multiples of 1/slices as
+in Melange (Griggs et al. 2024), whose program is the case with equal slices, no limits and no failures. Slices of a
+bucket are alike, so they are counted instead of named: one whole variable of 0..slices takes the place of as many of
+0..1, and no solution is met twice.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike
 
 from ridgeline.errors import NoPlanError
 from ridgeline.programs import INFINITE, Answer, Draft, Floats, Whole, gap
-from ridgeline.search.rent_problem import Option, Problem, good_mix
-from ridgeline.search.rent_utilisation import up_probability
+from ridgeline.search.rent_problem import Option, Problem, good_mix, up_probability
 
 __all__ = ["Binding", "Option", "Problem", "Rent", "Rented", "mix_text", "nearest_limits", "rent"]
 
@@ -163,13 +162,13 @@ def _program(problem: Problem, *, elastic: bool = False) -> _Written:
     prices = [0.0 if elastic else option.price_usd_per_hour for option in problem.options]
     counts: list[Whole] = []
     steps = [_steps(problem, place, elastic) for place in range(len(problem.options))]
-    for place, (option, ways) in enumerate(zip(problem.options, steps, strict=True)):
+    for place, ways in enumerate(steps):
         if ways is None:
             count = draft.variable(1, cost=prices[place], whole=True)
-            capacity: ArrayLike = -option.capacity(1)
+            capacity: ArrayLike = -1.0
         else:
             count = draft.variable(ways.rented.size, cost=prices[place] * ways.rented, high=1.0, whole=True)
-            capacity = [-option.capacity(int(needed)) for needed in ways.needed]
+            capacity = -ways.needed.astype(float)
             draft.row((count, 1.0), high=1.0)
         weights = np.where(can[:, place], load[:, place], 0.0) / parts
         draft.row((shares[:, place], weights), (count, capacity), high=0.0)
@@ -198,10 +197,9 @@ def _limit(
 
 
 def _steps(problem: Problem, place: int, elastic: bool) -> _Steps | None:
-    """Ways to rent an option whose capacity is no straight line or which may fail; None where a count says it all."""
+    """Ways to rent an option that may fail; None where a count says it all."""
     option, target = problem.options[place], problem.availability_target
-    risky = target is not None and option.availability < 1.0
-    if not risky and isinstance(option.rho_max, int | float):
+    if target is None or option.availability == 1.0:
         return None
     column = problem.load[:, place]
     whole = float(column[np.isfinite(column)].sum())
@@ -211,17 +209,15 @@ def _steps(problem: Problem, place: int, elastic: bool) -> _Steps | None:
     alone = sum(target is not None and one.availability < 1.0 for one in problem.options) == 1
     ways: list[tuple[int, int, float]] = []
     needed = 1
-    while needed <= limit and option.capacity(needed - 1) < whole:
-        rented, up = needed, 1.0
-        while risky and target is not None and rented <= limit:
+    while needed <= limit and needed - 1 < whole:
+        rented = needed
+        while rented <= limit:
             up = up_probability(rented, needed, option.availability)
             if up >= target:
                 ways.append((needed, rented, math.log(up)))
                 if alone or 1.0 - up <= SPARE_TAIL * (1.0 - target):
                     break
             rented += 1
-        if not risky:
-            ways.append((needed, needed, 0.0))
         needed += 1
     table = np.array(ways, dtype=np.float64).reshape(-1, 3)
     return _Steps(needed=table[:, 0].astype(np.int64), rented=table[:, 1].astype(np.int64), log_up=table[:, 2])
@@ -252,7 +248,7 @@ def _told(problem: Problem, written: _Written, answer: Answer, relaxed: Answer) 
         needed.append(round(float(taken @ (np.ones(1) if ways is None else ways.needed))))
         rented.append(round(float(taken @ (np.ones(1) if ways is None else ways.rented))))
     load = np.where(np.isfinite(problem.load), problem.load, 0.0)
-    capacity = np.array([option.capacity(count) for option, count in zip(problem.options, needed, strict=True)])
+    capacity = np.array(needed, dtype=float)
     shares = answer.values[written.shares] / (problem.slices or 1)
     if problem.slices is None:
         shares = _even(problem, capacity, shares)

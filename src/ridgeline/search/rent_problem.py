@@ -12,7 +12,18 @@ from numpy.typing import ArrayLike
 
 from ridgeline.errors import InputError
 from ridgeline.programs import INFINITE, Draft, Floats, Whole
-from ridgeline.search.rent_utilisation import up_probability
+
+
+def up_probability(rented: int, needed: int, availability: float) -> float:
+    """Probability that at least `needed` of `rented` independent machines are up [1].
+
+    >>> round(up_probability(3, 2, 0.9), 6)  # 0.9^3 + 3 x 0.9^2 x 0.1
+    0.972
+    """
+    down = 1.0 - availability
+    return math.fsum(
+        math.comb(rented, lost) * down**lost * availability ** (rented - lost) for lost in range(rented - needed + 1)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +60,7 @@ def _relaxed(problem: Problem, open_: Floats) -> Floats | None:
     """Shares (B, O) of least price if fractions of machines could be had of the open options; None if none serve."""
     draft, can = Draft(), np.isfinite(problem.load) & open_
     load = np.where(can, problem.load, 0.0)
-    full = np.array([option.capacity(1000) / 1000 * option.availability for option in problem.options])
+    full = np.array([option.availability for option in problem.options])
     price = np.array([option.price_usd_per_hour for option in problem.options]) / full
     shares = draft.variable(load.shape, cost=load * price, high=np.where(can, math.inf, 0.0))
     draft.row((shares, 1.0), low=1.0, high=1.0)
@@ -67,9 +78,7 @@ def _rounded(problem: Problem, shares: Floats, load: Floats) -> Mix | None:
     needed, rented = np.zeros(load.size, dtype=np.int64), np.zeros(load.size, dtype=np.int64)
     for place in np.flatnonzero(load > 1e-9):
         option = problem.options[place]
-        while option.capacity(int(needed[place])) < load[place] - 1e-9:
-            needed[place] += 1
-        rented[place] = needed[place]
+        rented[place] = needed[place] = math.ceil(load[place] - 1e-9)
         while (
             option.availability < 1.0
             and up_probability(int(rented[place]), int(needed[place]), option.availability) < each
@@ -88,8 +97,7 @@ class Option:
     """Something to rent: a machine, or several that serve as one.
 
     `most_per_s` is the rate [1/s] that one instance serves under the SLO if it serves that bucket alone; 0 where it
-    cannot. `rho_max` is the share of it that may be used: one number, or one per count of instances (1, 2, ...; the
-    last holds for more), as `rent_utilisation.ceilings` gives. `availability` is the probability that one is up.
+    cannot. `availability` is the probability that one is up.
     """
 
     name: str
@@ -97,13 +105,7 @@ class Option:
     price_usd_per_hour: float
     most_per_s: ArrayLike
     devices: int = 1
-    rho_max: float | tuple[float, ...] = 1.0
     availability: float = 1.0
-
-    def capacity(self, instances: int) -> float:
-        """Load that so many instances may carry, in full instances [1]."""
-        rho = (self.rho_max,) if isinstance(self.rho_max, int | float) else self.rho_max
-        return instances * rho[min(instances, len(rho)) - 1] if instances else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +155,10 @@ class Problem:
 def _checked(option: Option, buckets: int) -> None:
     """Refuses an option that cannot be used, by its field."""
     most = np.asarray(option.most_per_s, dtype=np.float64)
-    ceilings = (option.rho_max,) if isinstance(option.rho_max, int | float) else option.rho_max
     wrong = {
         "price_usd_per_hour": (option.price_usd_per_hour, option.price_usd_per_hour > 0, "above 0 USD/h"),
         "devices": (option.devices, option.devices >= 1, "at least 1"),
         "availability": (option.availability, 0.0 < option.availability <= 1.0, "above 0, at most 1"),
-        "rho_max": (option.rho_max, bool(ceilings) and all(0 < one <= 1 for one in ceilings), "above 0, at most 1"),
         "most_per_s": (most.size, most.size == buckets, f"one rate for each of {buckets} buckets"),
     }
     for name, (value, fine, wanted) in wrong.items():

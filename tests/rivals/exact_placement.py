@@ -12,16 +12,14 @@ which the loads of the ranks fall, so that no placement is met under other names
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import PlanError
 from ridgeline.programs import Draft, Floats, Whole
-
-if TYPE_CHECKING:
-    from ridgeline.search.expert_placement import PlacementProblem
+from ridgeline.search.expert_placement import ExpertPlacement, PlacementProblem, evaluate, place
 
 MOST_VARIABLES = 200_000
 
@@ -32,6 +30,16 @@ class _Layer:
 
     chosen: Whole
     placed: Whole
+
+
+def exactly_placed(problem: PlacementProblem, *, time_limit_s: float = 1.0, **more: Any) -> ExpertPlacement:
+    """The better placement and the better bound of `place` and of the exact program, begun at its placement."""
+    best = place(problem, time_limit_s=time_limit_s, **more)
+    if best.gap:
+        slots, bound = solve_exactly(problem, best.slots, time_limit_s=time_limit_s)
+        best = min(best, evaluate(problem, slots), key=lambda one: one.objective)
+        best = replace(best, bound=min(best.objective, max(best.bound, bound)))
+    return best
 
 
 def solve_exactly(problem: PlacementProblem, start: Whole, *, time_limit_s: float) -> tuple[Whole, float]:
@@ -45,14 +53,14 @@ def solve_exactly(problem: PlacementProblem, start: Whole, *, time_limit_s: floa
     if problem.moves and problem.redundant:
         raise PlanError(
             f"{problem.redundant} replicas together with traffic have no exact program; "
-            "set redundant to 0 or leave exact out"
+            "set redundant to 0 or use `place` alone"
         )
     copies = 1 + min(problem.ranks - 1, problem.redundant)
     variables = problem.load.shape[1] * (problem.ranks + 1) * copies
     if problem.moves:
         variables = variables * problem.load.shape[0] + int((problem.flow > 0).sum()) * problem.ranks**2
     if variables > MOST_VARIABLES:
-        raise PlanError(f"{variables} variables; the exact program takes {MOST_VARIABLES}; leave exact out")
+        raise PlanError(f"{variables} variables; the exact program takes {MOST_VARIABLES}; use `place` alone")
     if problem.moves:
         return _solved(problem, start, problem.load, time_limit_s)
     found, least = start.copy(), 0.0
