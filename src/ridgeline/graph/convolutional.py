@@ -14,7 +14,7 @@ from functools import partial
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import read_toml
 from ridgeline.graph.model import Model
-from ridgeline.graph.ops import ElementwiseOp, Op, Region, Split
+from ridgeline.graph.ops import Op, Split, elementwise
 from ridgeline.graph.parts import linear
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import CLASSES, IMAGE, Layers, Turned, head_ops
@@ -55,9 +55,7 @@ def _vgg(trunk: Trunk, depths: tuple[int, ...]) -> list[Op]:
 
 
 def _rectified(name: str, width: int) -> Op:
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=width, write=width, backward_read=2 * width, backward_write=width
-    )
+    return elementwise(name, width, width, 2 * width)
 
 
 def _dense(trunk: Trunk, depths: tuple[int, ...]) -> None:
@@ -72,7 +70,7 @@ def _dense(trunk: Trunk, depths: tuple[int, ...]) -> None:
             trunk.unit(NARROWED * GROWTH, 1)
             trunk.convolution(GROWTH, 3)
             trunk.channels = channels + GROWTH
-            trunk.step("join", read=trunk.elements, write=trunk.elements)
+            trunk.step("join", trunk.elements, trunk.elements)
             trunk.cut("dense")
         trunk.norm()
         if stage + 1 < len(depths):
@@ -146,7 +144,7 @@ def _dual(trunk: Trunk) -> list[Op]:
             trunk.channels = wide
             trunk.add()
             trunk.channels = entering + growth
-            trunk.step("join", read=trunk.elements, write=trunk.elements)
+            trunk.step("join", trunk.elements, trunk.elements)
             trunk.cut("block")
     trunk.norm()
     return head_ops(trunk.channels, trunk.side)
@@ -155,7 +153,7 @@ def _dual(trunk: Trunk) -> list[Op]:
 def _standard(trunk: Trunk, filters: int, size: int, *, stride: int = 1, groups: int = 1) -> None:
     """A convolution whose filters are standardised and scaled: as many more parameters as filters."""
     trunk.convolution(filters, size, stride=stride, groups=groups, bias=True)
-    trunk.step("standardise", read=0, write=0, params=filters)
+    trunk.step("standardise", 0, 0, params=filters)
 
 
 def _free(trunk: Trunk) -> None:
@@ -169,9 +167,7 @@ def _free(trunk: Trunk) -> None:
         narrow = filters // 4
         for place in range(depth):
             stride, elements = (2 if stage and not place else 1), trunk.elements
-            trunk.step(
-                "activation", read=elements, write=elements, backward_read=2 * elements, kernels=2, kept=elements
-            )
+            trunk.step("activation", elements, elements, 2 * elements, kernels=2, kept=elements)
             if stride > 1 or trunk.channels != filters:
                 channels, side = trunk.channels, trunk.side
                 if stride > 1:
@@ -194,10 +190,7 @@ def _free(trunk: Trunk) -> None:
 def _grouped_norm(trunk: Trunk) -> None:
     """Statistics of groups of channels, the norm, and its ReLU."""
     size = trunk.elements
-    trunk.step(
-        "norm", read=2 * size, write=size, backward_read=4 * size, backward_write=size, kernels=3,
-        params=2 * trunk.channels, kept=size,
-    )  # fmt: skip
+    trunk.step("norm", 2 * size, size, 4 * size, size, kernels=3, params=2 * trunk.channels, kept=size)
 
 
 def _transfer(trunk: Trunk, depths: tuple[int, ...], width: int) -> None:

@@ -7,13 +7,15 @@ autoencoder_kl_wan.py); Chen et al. 2025 (arXiv:2410.10733, autoencoder_dc.py) f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, Op, Region
-from ridgeline.graph.pixels import LINEAR, attention, gated, group_norm, kept, mapped, product, riding
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import Op
+from ridgeline.graph.pixels import LINEAR, attention, gated, group_norm, mapped, product, riding
 
 WIDTHS = (512, 512, 256, 128)  # channels of each level, coarsest first
 RESIDUALS, COLOURS = 3, 3  # residual blocks of a level; channels of an image
@@ -21,6 +23,8 @@ SHRINK = 8  # pixels of an image's side to one of its latent's
 DEEP = (1024, 1024, 512, 512, 256, 128)  # channels of each level of the deep one, coarsest first
 DEEP_SHRINK, GATED_LEVELS = 32, 3  # pixels to one of its latent's; levels that attend and gate in place of convolving
 WIDENED, ROOT = 4, 8  # a gated layer over its channels; kernels of a root-mean-square norm in eager PyTorch
+IMAGE: Mapping[str, Any] = {"taps": 9}  # points of a filter of 3 x 3
+FILM: Mapping[str, Any] = {"taps": 27, "axes": 3}  # and of 3 x 3 x 3, over frames as well
 SHAPED = 2  # kernels of a norm that is shaped by the latent: its product with one map, and another's sum
 
 
@@ -52,42 +56,42 @@ def decoder(channels: int, *, width: int, height: int) -> Model:
         *_attention(wide, pixels),
         *_residual("last", wide, wide, pixels),
     ]
-    blocks = [Block(name="middle", ops=tuple(middle), boundaries=())]
+    blocks = [Block(name="middle", ops=tuple(middle))]
     entering = wide
     for level, filters in enumerate(WIDTHS):
         for _ in range(RESIDUALS):
             ops = tuple(_residual("block", entering, filters, pixels))
-            blocks.append(Block(name=f"block-{level}-{entering}", ops=ops, boundaries=()))
+            blocks.append(Block(name=f"block-{level}-{entering}", ops=ops))
             entering = filters
         if level + 1 < len(WIDTHS):
             pixels *= 4
             grown = (
                 mapped("double", filters * pixels // 4, outputs=4),
-                _convolution("grown", filters, filters, pixels),
+                product("grown", filters, filters, pixels, **IMAGE),
             )
-            blocks.append(Block(name=f"up-{level}", ops=grown, boundaries=()))
-    graph = Graph(
-        blocks={block.name: block for block in blocks}, layers=tuple(block.name for block in blocks),
-        embedding=(_convolution("entry", channels, wide, (width // SHRINK) * (height // SHRINK)),),
-        head=(group_norm("exit_norm", entering, pixels), _convolution("exit", entering, COLOURS, pixels)),
-        hidden=entering * pixels, vocab=0, tied_embeddings=False,
+            blocks.append(Block(name=f"up-{level}", ops=grown))
+    return network_of(
+        "decoder", "decoder", blocks, hidden=entering * pixels, source="released code",
+        dims={"width": width, "height": height},
+        embedding=(product("entry", channels, wide, (width // SHRINK) * (height // SHRINK), **IMAGE),),
+        head=(group_norm("exit_norm", entering, pixels), product("exit", entering, COLOURS, pixels, **IMAGE)),
     )  # fmt: skip
-    dims = {"layers": len(blocks), "width": width, "height": height}
-    return Model(
-        name="decoder", model_type="decoder", graph=graph, max_positions=None, source="released code", dims=dims
-    )
 
 
-def _residual(name: str, channels: int, filters: int, pixels: int) -> list[Op]:
+def _residual(
+    name: str, channels: int, filters: int, voxels: int, spec: Film | None = None, latent: int = 0
+) -> list[Op]:
+    """A residual block of an image's decoder, or of a video's by its `spec`."""
+    taps = IMAGE if spec is None else FILM
     ops = [
-        group_norm(f"{name}_norm1", channels, pixels),
-        _convolution(f"{name}_conv1", channels, filters, pixels),
-        group_norm(f"{name}_norm2", filters, pixels),
-        _convolution(f"{name}_conv2", filters, filters, pixels),
+        *_norm(spec, f"{name}_norm1", latent, channels, voxels),
+        product(f"{name}_conv1", channels, filters, voxels, **taps),
+        *_norm(spec, f"{name}_norm2", latent, filters, voxels),
+        product(f"{name}_conv2", filters, filters, voxels, **taps),
     ]
     if channels != filters:
-        ops.append(product(f"{name}_shortcut", channels, filters, pixels))
-    return [*ops, riding(f"{name}_add", filters * pixels, inputs=2)]
+        ops.append(product(f"{name}_shortcut", channels, filters, voxels))
+    return [*ops, riding(f"{name}_add", filters * voxels, inputs=2)]
 
 
 def _attention(wide: int, pixels: int) -> list[Op]:
@@ -101,15 +105,6 @@ def _attention(wide: int, pixels: int) -> list[Op]:
     ]
 
 
-def _convolution(name: str, channels: int, filters: int, pixels: int) -> ConvolutionOp:
-    """A 3 x 3 convolution with bias."""
-    taps = 9
-    return ConvolutionOp(
-        name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
-        params=channels * taps * filters + filters, saved=(kept(channels * pixels),),
-    )  # fmt: skip
-
-
 def film_decoder(name: str, channels: int, *, width: int, height: int, frames: int) -> Model:
     """The decoder of a video's latents by name; 3 x 3 x 3 convolutions over all frames at once.
 
@@ -121,62 +116,35 @@ def film_decoder(name: str, channels: int, *, width: int, height: int, frames: i
     spec, area = FILMS[name], (width // SHRINK) * (height // SHRINK)
     at = 1 + (frames - 1) // 2 ** len(spec.doubled)
     wide = spec.widths[0]
-    entry = _cube("entry", channels, wide, area * at)
-    middle = [op for each in ("first", "last") for op in _solid(spec, each, channels, wide, wide, area * at)]
-    blocks = [Block(name="middle", ops=tuple(middle), boundaries=())]
-    layers, entering = ["middle"], wide
+    entry = product("entry", channels, wide, area * at, **FILM)
+    middle = [op for each in ("first", "last") for op in _residual(each, wide, wide, area * at, spec, channels)]
+    blocks, entering = [Block(name="middle", ops=tuple(middle))], wide
     for level, filters in enumerate(spec.widths):
         for _ in range(spec.residuals):
-            title = f"block-{level}-{entering}"
-            if title not in layers:
-                ops = _solid(spec, "block", channels, entering, filters, area * at)
-                blocks.append(Block(name=title, ops=tuple(ops), boundaries=()))
-            layers.append(title)
+            ops = _residual("block", entering, filters, area * at, spec, channels)
+            blocks.append(Block(name=f"block-{level}-{entering}", ops=tuple(ops)))
             entering = filters
         if level + 1 < len(spec.widths):
             before, area = area * at, 4 * area
             at = 2 * at - 1 if level in spec.doubled else at
             grown = replace(mapped("grow", filters * before), write=float(filters * area * at))
-            ops = [grown, _cube("grown", filters, filters, area * at)]
-            blocks.append(Block(name=f"up-{level}", ops=tuple(ops), boundaries=()))
-            layers.append(f"up-{level}")
-    graph = Graph(
-        blocks={block.name: block for block in blocks}, layers=tuple(layers), embedding=(entry,),
-        head=(*_norm(spec, "exit_norm", channels, entering, area * at), _cube("exit", entering, COLOURS, area * at)),
-        hidden=entering * area * at, vocab=0, tied_embeddings=False,
-    )  # fmt: skip
-    dims = {"layers": len(layers), "width": width, "height": height, "frames": frames}
-    return Model(name=name, model_type="decoder", graph=graph, max_positions=None, source="config.json", dims=dims)
-
-
-def _cube(name: str, channels: int, filters: int, voxels: int) -> Op:
-    """A 3 x 3 x 3 convolution with bias."""
-    return replace(
-        _convolution(name, channels, filters, voxels), k=channels * 27, taps=27, axes=3,
-        params=27 * channels * filters + filters,
+            ops = [grown, product("grown", filters, filters, area * at, **FILM)]
+            blocks.append(Block(name=f"up-{level}", ops=tuple(ops)))
+    voxels = area * at
+    head = (*_norm(spec, "exit_norm", channels, entering, voxels), product("exit", entering, COLOURS, voxels, **FILM))
+    return network_of(
+        name, "decoder", blocks, hidden=entering * voxels, source="config.json", embedding=(entry,), head=head,
+        dims={"width": width, "height": height, "frames": frames},
     )  # fmt: skip
 
 
-def _norm(spec: Film, name: str, latent: int, channels: int, voxels: int) -> list[Op]:
+def _norm(spec: Film | None, name: str, latent: int, channels: int, voxels: int) -> list[Op]:
     """Groups normed, perhaps weighed by one map of the latent and shifted by another, and SiLU."""
     ops: list[Op] = [group_norm(name, channels, voxels)]
-    if spec.shaped:
+    if spec is not None and spec.shaped:
         maps = [product(f"{name}_{part}", latent, channels, voxels) for part in ("scale", "shift")]
         ops += [*maps, replace(mapped(f"{name}_shape", channels * voxels, inputs=3), kernels=SHAPED)]
     return ops
-
-
-def _solid(spec: Film, name: str, latent: int, channels: int, filters: int, voxels: int) -> list[Op]:
-    """A residual block of a video's decoder."""
-    ops = [
-        *_norm(spec, f"{name}_norm1", latent, channels, voxels),
-        _cube(f"{name}_conv1", channels, filters, voxels),
-        *_norm(spec, f"{name}_norm2", latent, filters, voxels),
-        _cube(f"{name}_conv2", filters, filters, voxels),
-    ]
-    if channels != filters:
-        ops.append(product(f"{name}_shortcut", channels, filters, voxels))
-    return [*ops, riding(f"{name}_add", filters * voxels, inputs=2)]
 
 
 def deep_decoder(channels: int, *, width: int, height: int) -> Model:
@@ -186,31 +154,26 @@ def deep_decoder(channels: int, *, width: int, height: int) -> Model:
     ('entry', 'gate-1024')
     """
     pixels, entering = (width // DEEP_SHRINK) * (height // DEEP_SHRINK), DEEP[0]
-    blocks = {"entry": Block(name="entry", ops=(_convolution("entry", channels, entering, pixels),), boundaries=())}
-    layers = ["entry"]
+    blocks = [Block(name="entry", ops=(product("entry", channels, entering, pixels, **IMAGE),))]
     for level, filters in enumerate(DEEP):
         if level:
             pixels *= 4
             grown = (
-                mapped("double", entering * pixels // 4, outputs=4), _convolution("grow", entering, filters, pixels),
-                riding("grow_add", filters * pixels, inputs=2),
+                mapped("double", entering * pixels // 4, outputs=4),
+                product("grow", entering, filters, pixels, **IMAGE), riding("grow_add", filters * pixels, inputs=2),
             )  # fmt: skip
-            blocks[f"up-{level}"] = Block(name=f"up-{level}", ops=grown, boundaries=())
-            layers.append(f"up-{level}")
+            blocks.append(Block(name=f"up-{level}", ops=grown))
         gate = level < GATED_LEVELS
         ops = _gate(filters, pixels) if gate else _plain(filters, pixels)
         name = f"{'gate' if gate else 'block'}-{filters}" + (f"-{level}" if level else "")
-        blocks[name] = Block(name=name, ops=tuple(ops), boundaries=())
-        layers += [name] * RESIDUALS
+        blocks += [Block(name=name, ops=tuple(ops))] * RESIDUALS
         entering = filters
-    head = (_root("exit_norm", entering * pixels), mapped("exit_relu", entering * pixels),
-            _convolution("exit", entering, COLOURS, pixels))  # fmt: skip
-    graph = Graph(
-        blocks=blocks, layers=tuple(layers), embedding=(), head=head, hidden=entering * pixels, vocab=0,
-        tied_embeddings=False,
+    size = entering * pixels
+    return network_of(
+        "deep", "decoder", blocks, hidden=size, source="config.json", dims={"width": width, "height": height},
+        head=(_root("exit_norm", size), mapped("exit_relu", size),
+              product("exit", entering, COLOURS, pixels, **IMAGE)),
     )  # fmt: skip
-    dims = {"layers": len(layers), "width": width, "height": height}
-    return Model(name="deep", model_type="decoder", graph=graph, max_positions=None, source="config.json", dims=dims)
 
 
 def _root(name: str, elements: int) -> Op:
@@ -221,8 +184,8 @@ def _plain(filters: int, pixels: int) -> list[Op]:
     """Two convolutions with SiLU between them, a norm and the sum."""
     size = filters * pixels
     return [
-        _convolution("conv1", filters, filters, pixels), mapped("activation", size),
-        _convolution("conv2", filters, filters, pixels), _root("norm", size), riding("add", size, inputs=2),
+        product("conv1", filters, filters, pixels, **IMAGE), mapped("activation", size),
+        product("conv2", filters, filters, pixels, **IMAGE), _root("norm", size), riding("add", size, inputs=2),
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.graph.denoiser_specs import DENOISERS, Denoiser, Picture
 from ridgeline.graph.diffusion import UNETS, unet
-from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.model import Block, Model, network_of
 from ridgeline.graph.ops import Op, Split
 from ridgeline.graph.parts import linear
 from ridgeline.graph.pixels import LINEAR, activated, attention, gated, layer_norm, mapped, product, riding
@@ -49,13 +49,11 @@ def denoiser(name: str, picture: Picture) -> Model:
         raise UnknownNameError("diffusion model", name, (*DENOISERS, *UNETS))
     spec = DENOISERS[name]
     tokens = spec.tokens(picture)
-    blocks, order = _layers(spec, tokens, picture.frames)
-    graph = Graph(
-        blocks={block.name: block for block in blocks}, layers=tuple(order), embedding=tuple(_entry(spec, tokens)),
-        head=tuple(_exit(spec, tokens)), hidden=spec.hidden * (tokens + spec.words), vocab=0, tied_embeddings=False,
+    return network_of(
+        name, "denoiser", _layers(spec, tokens, picture.frames), hidden=spec.hidden * (tokens + spec.words),
+        source="config.json", embedding=_entry(spec, tokens), head=_exit(spec, tokens),
+        dims={"hidden": spec.hidden, "tokens": tokens, "words": spec.words},
     )  # fmt: skip
-    dims = {"layers": len(order), "hidden": spec.hidden, "tokens": tokens, "words": spec.words}
-    return Model(name=name, model_type="denoiser", graph=graph, max_positions=None, source="config.json", dims=dims)
 
 
 def guided(name: str) -> bool:
@@ -63,7 +61,7 @@ def guided(name: str) -> bool:
     return name in UNETS or DENOISERS[name].guided
 
 
-def _layers(spec: Denoiser, tokens: int, frames: int) -> tuple[list[Block], list[str]]:
+def _layers(spec: Denoiser, tokens: int, frames: int) -> list[Block]:
     made: dict[str, tuple[int, Callable[[], list[Op]]]] = {
         "joint": (spec.joint, partial(_joint, spec, tokens)),
         "single": (spec.single, partial(_single, spec, tokens)),
@@ -73,26 +71,17 @@ def _layers(spec: Denoiser, tokens: int, frames: int) -> tuple[list[Block], list
         "moving": (spec.moving, partial(_moving, spec, tokens, frames)),
         "linear": (spec.linear, partial(_linear, spec, tokens)),
     }
-    blocks, order = list[Block](), list[str]()
+    layers = list[Block]()
     for name, (count, build) in made.items():
         if count:
             last = name == "joint" and not spec.single  # nothing reads the words after the last layer
-            blocks.append(
-                Block(
-                    name=name,
-                    ops=tuple(build()),
-                    boundaries=(),
-                )
-            )
-            order += [name] * (count - last)
+            layers += [Block(name=name, ops=tuple(build()))] * (count - last)
             if last:
-                blocks.append(Block(name="joint-last", ops=tuple(_joint(spec, tokens, last=True)), boundaries=()))
-                order.append("joint-last")
+                layers.append(Block(name="joint-last", ops=tuple(_joint(spec, tokens, last=True))))
     if spec.skips:
         ops = (*_skip(spec, tokens), *_cross(spec, tokens, frames))
-        blocks.append(Block(name="cross-skip", ops=ops, boundaries=()))
-        order += ["cross-skip"] * spec.skips
-    return blocks, order
+        layers += [Block(name="cross-skip", ops=ops)] * spec.skips
+    return layers
 
 
 def _modulation(name: str, spec: Denoiser, parts: int) -> Op:

@@ -13,8 +13,9 @@ from math import ceil
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import ConvolutionOp, Op, elementwise
+from ridgeline.graph.pixels import product
 from ridgeline.graph.vision import Layers, Turned, VisionStage
 
 PYRAMID = 256  # channels of every level
@@ -63,17 +64,14 @@ def detector(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, im
     if spec.untrained:
         stem = [replace(op, frozen=True, saved=()) for op in stem]
     layers = [block for stage in stages for block in stage.blocks] + after
-    graph = Graph(
-        blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers),
-        embedding=tuple(stem), head=(), hidden=stages[-1].channels * stages[-1].side ** 2, vocab=0,
-        tied_embeddings=False,
+    return network_of(
+        name, "detector", layers, hidden=stages[-1].channels * stages[-1].side ** 2, source="torchvision",
+        embedding=stem, dims={"classes": spec.classes, "image": spec.image},
     )  # fmt: skip
-    dims = {"layers": len(layers), "classes": spec.classes, "image": spec.image}
-    return Model(name=name, model_type="detector", graph=graph, max_positions=None, source="torchvision", dims=dims)
 
 
 def _block(name: str, ops: Sequence[Op]) -> Block:
-    return Block(name=name, ops=tuple(ops), boundaries=())
+    return Block(name=name, ops=tuple(ops))
 
 
 def _retina(spec: Detector, net: Layers, stages: Sequence[VisionStage]) -> list[Block]:
@@ -102,17 +100,7 @@ def pyramid_ops(net: Layers, stages: Sequence[VisionStage]) -> tuple[list[Op], l
         ops += net.convolution(f"inner{number}", stage.channels, PYRAMID, 1, stage.side, bias=True)
         if number + 1 < len(stages):
             elements = PYRAMID * stage.side**2
-            ops.append(
-                ElementwiseOp(
-                    name=f"merge{number}",
-                    region=Region.TENSOR,
-                    read=1.25 * elements,
-                    write=elements,
-                    backward_read=elements,
-                    backward_write=1.25 * elements,
-                    kernels=2,
-                )
-            )
+            ops.append(elementwise(f"merge{number}", 1.25 * elements, elements, kernels=2))
         ops += net.convolution(f"outer{number}", PYRAMID, PYRAMID, 3, stage.side, bias=True)
     return ops, [stage.side for stage in stages]
 
@@ -146,25 +134,14 @@ def _ssd(spec: Detector, net: Layers, stages: Sequence[VisionStage]) -> list[Blo
 
 def _shared(name: str, channels: int, filters: int, pixels: int, levels: int) -> Op:
     """A 3 x 3 convolution with bias on all levels of a pyramid."""
-    taps = 9
-    return ConvolutionOp(
-        name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(pixels), taps=taps,
-        params=channels * taps * filters + filters, kernels=levels,
-        saved=(Saved(elements=channels * pixels, region=Region.TENSOR),),
-    )  # fmt: skip
+    return product(name, channels, filters, pixels, taps=9, kernels=levels)
 
 
 def _relu(name: str, elements: int, levels: int) -> Op:
     """Rectified in place; backward masks the gradient."""
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=2 * elements,
-        backward_write=elements, kernels=levels,
-    )  # fmt: skip
+    return elementwise(name, elements, elements, 2 * elements, kernels=levels)
 
 
 def _loss(name: str, elements: int) -> Op:
     """A fused loss of every output, which writes the gradient in forward."""
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=elements, backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, role="logits"),),
-    )  # fmt: skip
+    return elementwise(name, elements, elements, kept=elements, role="logits")

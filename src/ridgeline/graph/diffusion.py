@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from ridgeline.errors import ModelError, UnknownNameError
 from ridgeline.facts.store import toml_records
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, Op, Region, Split
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import Op, Split
 from ridgeline.graph.parts import linear
 from ridgeline.graph.pixels import attention, gated, group_norm, kept, layer_norm, mapped, product, riding
 
@@ -58,7 +58,6 @@ def unet(name: str, *, image: int | None = None) -> Model:
     side = image // SHRINK
     net, first = _Layers(spec), spec.channels[0]
     layers: list[Block] = [*net.down(side), *net.middle(side), *net.up(side)]
-    blocks = {block.name: block for block in layers}
     wide = EMBED * first
     embedding = (
         linear("time", first, wide, split=Split.NONE, bias=True),
@@ -71,12 +70,10 @@ def unet(name: str, *, image: int | None = None) -> Model:
         net.convolution("conv_out", first, LATENT, side),
         mapped("loss", LATENT * side**2, inputs=2),
     )
-    graph = Graph(
-        blocks=blocks, layers=tuple(block.name for block in layers), embedding=embedding, head=head,
-        hidden=first * side**2, vocab=0, tied_embeddings=False,
+    return network_of(
+        name, "unet", layers, hidden=first * side**2, source="released code", embedding=embedding, head=head,
+        dims={"image": image, "text_tokens": spec.text_tokens},
     )  # fmt: skip
-    dims = {"layers": len(layers), "image": image, "text_tokens": spec.text_tokens}
-    return Model(name=name, model_type="unet", graph=graph, max_positions=None, source="released code", dims=dims)
 
 
 def _labels(entering: int, wide: int) -> list[Op]:
@@ -104,7 +101,7 @@ class _Layers:
                 channels = wide
             if level + 1 < len(self.spec.channels):
                 halved = self.convolution("halve", wide, wide, at, stride=2)
-                made.append(Block(name=f"down-{wide}-{at}", ops=(halved,), boundaries=()))
+                made.append(Block(name=f"down-{wide}-{at}", ops=(halved,)))
                 self.skips.append(wide)
         return made
 
@@ -126,7 +123,7 @@ class _Layers:
             if level:
                 grown = mapped("double", wide * at**2, outputs=4)
                 ops = (grown, self.convolution("grown", wide, wide, 2 * at))
-                made.append(Block(name=f"up-{wide}-{at}", ops=ops, boundaries=()))
+                made.append(Block(name=f"up-{wide}-{at}", ops=ops))
         return made
 
     def _block(self, channels: int, wide: int, side: int, depth: int, *, joined: bool = False) -> Block:
@@ -147,7 +144,7 @@ class _Layers:
         if depth:
             ops += self._transformer(wide, side, depth)
         name = f"{'up-' if joined else ''}block-{channels}-{wide}-{side}-{depth}"
-        return Block(name=name, ops=tuple(ops), boundaries=())
+        return Block(name=name, ops=tuple(ops))
 
     def _transformer(self, wide: int, side: int, depth: int) -> list[Op]:
         """Norm, a layer in, `depth` of self-attention, attention to the text and a gated feed-forward, a layer out."""
@@ -189,9 +186,7 @@ class _Layers:
     @staticmethod
     def convolution(name: str, channels: int, filters: int, side: int, *, size: int = 3, stride: int = 1) -> Op:
         """A convolution with bias from `side` pixels to side / stride."""
-        taps, out = size * size, side // stride
-        return ConvolutionOp(
-            name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out * out),
-            taps=taps, stride=stride, params=channels * taps * filters + filters, leaf=channels == LATENT,
-            saved=(kept(channels * side**2),),
+        return product(
+            name, channels, filters, (side // stride) ** 2, taps=size * size, entering=side**2, stride=stride,
+            leaf=channels == LATENT,
         )  # fmt: skip

@@ -5,7 +5,17 @@ Letters: D hidden, V vocabulary.
 
 from __future__ import annotations
 
-from ridgeline.graph.ops import CrossEntropyOp, ElementwiseOp, EmbeddingOp, GemmOp, Op, Region, Saved, Split
+from ridgeline.graph.ops import (
+    CrossEntropyOp,
+    ElementwiseOp,
+    EmbeddingOp,
+    GemmOp,
+    Op,
+    Region,
+    Saved,
+    Split,
+    elementwise,
+)
 from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, STATISTIC_BYTES, norm_op, repeated
 from ridgeline.graph.spec import EmbeddingHead
 
@@ -51,13 +61,12 @@ def _project(name: str, k: int, n: int, *, bias: bool) -> Op:
 def _embedding_sum(embedding_head: EmbeddingHead, tables: int) -> Op:
     mask = MASK_TRAFFIC * embedding_head.hidden if embedding_head.dropout else 0.0
     kept = Saved(elements=embedding_head.hidden, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
-    return ElementwiseOp(
-        name="embed_sum",
-        region=Region.SEQUENCE,
-        read=tables * embedding_head.hidden,
-        write=embedding_head.hidden + mask,
-        backward_read=embedding_head.hidden + mask,
+    return elementwise(
+        "embed_sum",
+        tables * embedding_head.hidden,
+        embedding_head.hidden + mask,
         backward_write=embedding_head.hidden,
+        region=Region.SEQUENCE,
         saved=(kept,) if embedding_head.dropout else (),
         kernels=tables - 1 + int(embedding_head.dropout),
     )
@@ -94,15 +103,7 @@ def _transform(hidden: int, width: int) -> list[Op]:
     kept = (Saved(elements=width, region=Region.SEQUENCE, role="mlp"),)
     return [
         _project("head_transform", hidden, width, bias=True),
-        ElementwiseOp(
-            name="head_activation",
-            region=Region.SEQUENCE,
-            read=width,
-            write=width,
-            backward_read=2 * width,
-            backward_write=width,
-            saved=kept,
-        ),
+        elementwise("head_activation", width, width, 2 * width, region=Region.SEQUENCE, saved=kept),
     ]
 
 

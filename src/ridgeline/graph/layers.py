@@ -12,7 +12,18 @@ from dataclasses import replace
 
 from ridgeline.graph.embedding_head import embedding_ops, head_ops
 from ridgeline.graph.model import Block, Boundary, Graph
-from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, Op, OpRole, Region, Routing, RoutingOp, Saved, Split
+from ridgeline.graph.ops import (
+    ElementwiseOp,
+    GroupedGemmOp,
+    Op,
+    OpRole,
+    Region,
+    Routing,
+    RoutingOp,
+    Saved,
+    Split,
+    elementwise,
+)
 from ridgeline.graph.parts import (
     STATISTIC_BYTES,
     activation_op,
@@ -205,14 +216,13 @@ def moe_ops(moe: Moe, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
         if moe.shared_gate:
             ops.append(repeated("shared_gate", hidden, 1, role=OpRole.SHARED_GATE))
         ops.append(
-            ElementwiseOp(
-                name="shared_add",
-                region=Region.SEQUENCE,
-                read=2 * hidden,
-                write=hidden,
-                backward_read=hidden,
+            elementwise(
+                "shared_add",
+                2 * hidden,
+                hidden,
                 backward_write=hidden,
-                saved=(Saved(elements=hidden, region=Region.SEQUENCE),) if moe.shared_gate else (),
+                region=Region.SEQUENCE,
+                kept=hidden if moe.shared_gate else 0,
             )
         )
     return ops

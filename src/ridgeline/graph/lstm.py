@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, CrossEntropyOp, ElementwiseOp, EmbeddingOp, Op, RecurrentOp, Region
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import ConvolutionOp, CrossEntropyOp, EmbeddingOp, Op, RecurrentOp, Region, elementwise
 from ridgeline.graph.pixels import kept, mapped, product
 
 GATES = 4  # of an LSTM
@@ -78,7 +78,7 @@ def _translation(words: int) -> Model:
         "decoder-1": (*plain, *_attention(words)),
         "decoder": (*wide, _dropped(2 * width)),
     }
-    made = {name: Block(name=name, ops=ops, boundaries=()) for name, ops in layers.items()}
+    made = {name: Block(name=name, ops=ops) for name, ops in layers.items()}
     order = ("encoder-1", "encoder-2", *["encoder"] * (LAYERS - 2), "decoder-1", *["decoder"] * (LAYERS - 1))
     embedding = (
         EmbeddingOp(name="embed", region=Region.VOCAB, n=WORDS, k=2 * width, params=WORDS * width),
@@ -88,13 +88,10 @@ def _translation(words: int) -> Model:
         product("logits", width, WORDS, 1),
         CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=WORDS),
     )
-    graph = Graph(
-        blocks=made, layers=order, embedding=embedding, head=head, hidden=width, vocab=WORDS, tied_embeddings=False,
+    return network_of(
+        "gnmt", "recurrent", [made[name] for name in order], hidden=width, vocab=WORDS, source="released code",
+        embedding=embedding, head=head, dims={"hidden": width, "words": words},
     )  # fmt: skip
-    dims = {"layers": len(order), "hidden": width, "words": words}
-    return Model(
-        name="gnmt", model_type="recurrent", graph=graph, max_positions=None, source="released code", dims=dims
-    )
 
 
 def _dropped(width: int) -> Op:
@@ -108,10 +105,9 @@ def _attention(words: int) -> list[Op]:
     return [
         product("queries", WIDE, WIDE, 1, bias=False),
         product("keys", WIDE, WIDE, 1, bias=False),
-        ElementwiseOp(
-            name="pairs", region=Region.TENSOR, read=PASSES * pairs / 2, write=PASSES * pairs / 2,
-            backward_read=PASSES_BACK * pairs / 2, backward_write=PASSES_BACK * pairs / 2, saved=(kept(2 * pairs),),
-            params=2 * WIDE + 1,
+        elementwise(
+            "pairs", PASSES * pairs / 2, PASSES * pairs / 2, PASSES_BACK * pairs / 2, PASSES_BACK * pairs / 2,
+            kept=2 * pairs, params=2 * WIDE + 1,
         ),
         mapped("softmax", words, inputs=2),
         ConvolutionOp(name="context", region=Region.TENSOR, k=words, n=WIDE, rows=1.0, saved=(kept(words),)),
@@ -136,7 +132,7 @@ def _transducer(spoken: Speech) -> Model:
         *((f"after-{i}", ops) for i, ops in enumerate(after)),
     ]
     made += [(f"predicted-{i}", ops) for i, ops in enumerate(predicted)]
-    blocks = [Block(name=name, ops=tuple(ops), boundaries=()) for name, ops in made]
+    blocks = [Block(name=name, ops=tuple(ops)) for name, ops in made]
     embedding = (
         EmbeddingOp(name="embed", region=Region.VOCAB, n=PIECES - 1, k=tokens * PREDICTED,
            params=(PIECES - 1) * PREDICTED),
@@ -149,11 +145,7 @@ def _transducer(spoken: Speech) -> Model:
         product("joint", JOINED, PIECES, pairs),
         CrossEntropyOp(name="loss", region=Region.VOCAB, n=PIECES * pairs),
     )
-    graph = Graph(
-        blocks={block.name: block for block in blocks}, layers=tuple(block.name for block in blocks),
-        embedding=embedding, head=head, hidden=ENCODED * half, vocab=0, tied_embeddings=False,
+    return network_of(
+        "rnn-t", "recurrent", blocks, hidden=ENCODED * half, source="released code", embedding=embedding, head=head,
+        dims={"frames": spoken.frames, "tokens": tokens},
     )  # fmt: skip
-    dims = {"layers": len(blocks), "frames": spoken.frames, "tokens": tokens}
-    return Model(
-        name="rnn-t", model_type="recurrent", graph=graph, max_positions=None, source="released code", dims=dims
-    )

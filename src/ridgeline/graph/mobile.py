@@ -12,7 +12,7 @@ from math import ceil
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import read_toml
 from ridgeline.graph.model import Model
-from ridgeline.graph.ops import ElementwiseOp, Op, Region, Split
+from ridgeline.graph.ops import Op, Split, elementwise
 from ridgeline.graph.parts import linear
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import CLASSES, Layers, Turned, head_ops
@@ -155,7 +155,7 @@ def _ghost(trunk: Trunk, filters: int, *, active: bool) -> None:
     trunk.unit(filters // 2, 1, active=active)
     trunk.unit(filters // 2, 3, groups=filters // 2, active=active)
     trunk.channels = filters
-    trunk.step("join", read=trunk.elements, write=trunk.elements)
+    trunk.step("join", trunk.elements, trunk.elements)
 
 
 def _late_head(trunk: Trunk, last: int) -> list[Op]:
@@ -164,14 +164,7 @@ def _late_head(trunk: Trunk, last: int) -> list[Op]:
     return [
         mean,
         linear("widen", trunk.channels, last, split=Split.NONE, bias=True),
-        ElementwiseOp(
-            name="widen_activation",
-            region=Region.TENSOR,
-            read=last,
-            write=last,
-            backward_read=2 * last,
-            backward_write=last,
-        ),
+        elementwise("widen_activation", last, last, 2 * last),
         linear("classes", last, CLASSES, split=Split.NONE, bias=True),
         *rest,
     ]

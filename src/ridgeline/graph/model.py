@@ -6,8 +6,9 @@ Letters: D hidden, V vocabulary, E experts, L layers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ridgeline.graph.ops import AttentionOp, GemmOp, Op, OpRole, Region
 
@@ -34,7 +35,7 @@ class Block:
 
     name: str
     ops: tuple[Op, ...]
-    boundaries: tuple[Boundary, ...]
+    boundaries: tuple[Boundary, ...] = ()
     experts: int = 0
     top_k: int = 0
     shared_experts: int = 0
@@ -130,3 +131,28 @@ class Model:
     notes: tuple[str, ...] = ()
     config: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)  # what it was built from
     techniques: tuple[str, ...] = ()  # those that were put in place in its graph
+
+
+def network_of(
+    name: str,
+    kind: str,
+    layers: Sequence[Block],
+    *,
+    hidden: int,
+    source: str,
+    embedding: Sequence[Op] = (),
+    head: Sequence[Op] = (),
+    dims: Mapping[str, float | str],
+    **more: Any,
+) -> Model:
+    """A network of layers in order, each kind stored once by its name; `more` are fields of the graph.
+
+    `dims` are what people name of it beside the number of its layers.
+    """
+    graph = Graph(
+        blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers),
+        embedding=tuple(embedding), head=tuple(head), hidden=hidden, **{"vocab": 0, "tied_embeddings": False, **more},
+    )  # fmt: skip
+    return Model(
+        name=name, model_type=kind, graph=graph, max_positions=None, source=source, dims={"layers": len(layers), **dims}
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Region(Enum):
@@ -220,6 +221,31 @@ class ElementwiseOp(Op):
     function: str = ""  # what it computes, where programs have a call for it
     pieces: int = 1  # of its rows, each with kernels of its own
     rides: bool = False  # a sum or a copy that an engine's graph does inside the kernels around it
+
+
+def elementwise(
+    name: str,
+    read: float,
+    write: float,
+    backward_read: float | None = None,
+    backward_write: float | None = None,
+    *,
+    region: Region = Region.TENSOR,
+    kept: float = 0.0,
+    **more: Any,
+) -> ElementwiseOp:
+    """A pass over so many elements a token; backward reads what forward wrote and writes what it read unless said.
+
+    `kept` elements wait for backward in its region; their other fields and those of the operator are in `more`.
+    """
+    about = {key: more.pop(key) for key in ("role", "element_bytes", "times_seq", "kernel") if key in more}
+    if kept:
+        more["saved"] = (Saved(elements=kept, region=region, **about),)
+    back_read = write if backward_read is None else backward_read
+    back_write = read if backward_write is None else backward_write
+    return ElementwiseOp(
+        name=name, region=region, read=read, write=write, backward_read=back_read, backward_write=back_write, **more
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from ridgeline.graph.ops import (
     ResidualOp,
     Saved,
     Split,
+    elementwise,
 )
 from ridgeline.graph.spec import AttentionSpec, Chosen, Entries, Latent, Mlp, Norm
 
@@ -113,16 +114,7 @@ def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = Fal
 
 def rotary_op(elements: int) -> ElementwiseOp:
     """Rotary embedding of `elements` of q and k per token; backward rotates back and keeps nothing."""
-    return ElementwiseOp(
-        name="rotary",
-        region=Region.TENSOR,
-        read=elements,
-        write=elements,
-        backward_read=elements,
-        backward_write=elements,
-        kernels=_ROTARY_KERNELS,
-        function="rotary",
-    )
+    return elementwise("rotary", elements, elements, kernels=_ROTARY_KERNELS, function="rotary")
 
 
 def activation_op(mlp: Mlp, region: Region, name: str = "activation", *, shared: bool = False) -> ActivationOp:
@@ -214,16 +206,7 @@ def attention_ops(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...], *, 
 
 def gate_op(name: str, width: int) -> ElementwiseOp:
     """Product with a sigmoid gate; keeps the gate and the product, which the projection after it needs."""
-    return ElementwiseOp(
-        name=name,
-        region=Region.TENSOR,
-        read=2 * width,
-        write=width,
-        backward_read=3 * width,
-        backward_write=2 * width,
-        saved=(Saved(elements=2 * width, region=Region.TENSOR),),
-        kernels=2,
-    )
+    return elementwise(name, 2 * width, width, 3 * width, kept=2 * width, kernels=2)
 
 
 def _cross_projections(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:

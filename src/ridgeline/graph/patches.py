@@ -14,7 +14,7 @@ from functools import partial
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import read_toml
 from ridgeline.graph.model import Model
-from ridgeline.graph.ops import ElementwiseOp, Op, Region
+from ridgeline.graph.ops import Op, elementwise
 from ridgeline.graph.pixels import activated, attention, layer_norm, mapped, narrowed, product, scaled
 from ridgeline.graph.trunk import Trunk
 from ridgeline.graph.vision import IMAGE, Layers, Turned, head_ops
@@ -74,9 +74,7 @@ def _added(trunk: Trunk, name: str, wide: int, tokens: int, *, scaled: bool = Fa
     read = (4 if scaled else 3) * size
     return [
         *scale,
-        ElementwiseOp(
-            name=name, region=Region.TENSOR, read=read, write=2 * size, backward_read=6 * size, backward_write=3 * size
-        ),
+        elementwise(name, read, 2 * size, 6 * size, 3 * size),
     ]
 
 

@@ -6,8 +6,9 @@ Letters: C channels, R x R a filter, P pixels.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, Op, Region, Saved
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, ElementwiseOp, Op, Region, Saved, elementwise
 from ridgeline.graph.parts import STATISTIC_BYTES
 
 LINEAR = 16
@@ -25,19 +26,21 @@ def product(
     name: str,
     k: int,
     n: int,
-    pixels: int,
+    pixels: float,
     *,
+    taps: int = 1,
+    entering: int | None = None,
     bias: bool = True,
     kept_input: bool = True,
-    leaf: bool = False,
-    params: int | None = None,
+    **more: Any,
 ) -> ConvolutionOp:
-    """A linear layer on every pixel; what several read is kept once."""
-    return ConvolutionOp(
-        name=name, region=Region.TENSOR, k=k, n=n, rows=float(pixels),
-        params=k * n + n * bias if params is None else params, leaf=leaf,
-        saved=(kept(k * pixels),) if kept_input else (),
-    )  # fmt: skip
+    """A linear layer on every pixel, or n filters of `taps` points on k channels; what several read is kept once.
+
+    The input has `entering` pixels, as many as come out unless said; `more` are fields of the operator.
+    """
+    waiting = (kept(k * (pixels if entering is None else entering)),) if kept_input else ()
+    fields = {"params": k * taps * n + n * bias, "saved": waiting, **more}
+    return ConvolutionOp(name=name, region=Region.TENSOR, k=k * taps, n=n, rows=float(pixels), taps=taps, **fields)
 
 
 def attention(
@@ -64,21 +67,23 @@ def attention(
 def group_norm(name: str, channels: int, pixels: int) -> ElementwiseOp:
     """Statistics, then norm and SiLU: forward reads its input twice, backward input and gradient twice."""
     elements = channels * pixels
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements,
-        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
-        params=2 * channels, kernels=2,
-    )  # fmt: skip
+    return elementwise(
+        name, 2 * elements, elements, 4 * elements, elements, kept=elements, role="norm", params=2 * channels, kernels=2
+    )
 
 
 def layer_norm(name: str, wide: int, pixels: int, *, params: int | None = None) -> ElementwiseOp:
     """A norm over the width of each pixel, of 2 C numbers unless said."""
     elements = wide * pixels
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=2 * elements,
-        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),),
+    return elementwise(
+        name,
+        elements,
+        elements,
+        2 * elements,
+        kept=elements,
+        role="norm",
         params=2 * wide if params is None else params,
-    )  # fmt: skip
+    )
 
 
 def riding(name: str, elements: int, *, inputs: int = 1) -> ElementwiseOp:
@@ -94,27 +99,25 @@ def mapped(
     name: str, elements: int, *, inputs: int = 1, outputs: int = 1, params: int = 0, saved: int = 0
 ) -> ElementwiseOp:
     """`inputs` tensors into one `outputs` as large; backward sums or spreads the gradient likewise."""
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=inputs * elements, write=outputs * elements,
-        backward_read=max(inputs, outputs) * elements, backward_write=elements, params=params,
-        saved=(kept(saved),) if saved else (),
-    )  # fmt: skip
+    return elementwise(
+        name,
+        inputs * elements,
+        outputs * elements,
+        max(inputs, outputs) * elements,
+        elements,
+        kept=saved,
+        params=params,
+    )
 
 
 def activated(name: str, elements: int) -> ElementwiseOp:
     """A function of each element; keeps its input."""
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=elements, write=elements, backward_read=2 * elements,
-        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="mlp"),),
-    )  # fmt: skip
+    return elementwise(name, elements, elements, 2 * elements, kept=elements, role="mlp")
 
 
 def gated(name: str, elements: int) -> ElementwiseOp:
     """An activation of one half times the other; keeps both."""
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=2 * elements, write=elements, backward_read=3 * elements,
-        backward_write=2 * elements, saved=(Saved(elements=2 * elements, region=Region.TENSOR, role="mlp"),), kernels=2,
-    )  # fmt: skip
+    return elementwise(name, 2 * elements, elements, 3 * elements, kept=2 * elements, role="mlp", kernels=2)
 
 
 def scaled(op: Op, times: float) -> Op:
@@ -132,11 +135,4 @@ def scaled(op: Op, times: float) -> Op:
 
 def narrowed(name: str, elements: float) -> ElementwiseOp:
     """Numbers of four bytes cast to two, and back in backward."""
-    return ElementwiseOp(
-        name=name,
-        region=Region.TENSOR,
-        read=2 * elements,
-        write=elements,
-        backward_read=elements,
-        backward_write=2 * elements,
-    )
+    return elementwise(name, 2 * elements, elements)

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
-from ridgeline.graph.model import Block, Boundary, Graph, Model
-from ridgeline.graph.ops import ElementwiseOp, EmbeddingOp, Op, Region, SparseTableOp
-from ridgeline.graph.pixels import kept, mapped, narrowed, product, scaled
+from ridgeline.graph.model import Block, Boundary, Model, network_of
+from ridgeline.graph.ops import EmbeddingOp, Op, Region, SparseTableOp, elementwise
+from ridgeline.graph.pixels import mapped, narrowed, product, scaled
 
 USERS, ITEMS = 138_493, 26_744  # of MovieLens 20M
 FACTORS, NCF_LAYERS = 64, (256, 256, 128, 64)  # defaults of ncf.py
@@ -73,22 +73,18 @@ def recommender(name: str, *, shards: int = 1, autocast: bool = False) -> Model:
     return _model(
         name, embedding=(),
         blocks=[
-            Block(name="bottom", ops=tuple(_perceptron("bottom", BOTTOM)), boundaries=()), looked,
-            Block(name="interaction", ops=tuple(over), boundaries=()),
-            Block(name="top", ops=tuple(_perceptron("top", (entering, *spec.top))), boundaries=()),
+            Block(name="bottom", ops=tuple(_perceptron("bottom", BOTTOM))), looked,
+            Block(name="interaction", ops=tuple(over)),
+            Block(name="top", ops=tuple(_perceptron("top", (entering, *spec.top)))),
         ],
     )  # fmt: skip
 
 
 def _model(name: str, *, embedding: tuple[Op, ...], blocks: list[Block]) -> Model:
-    graph = Graph(
-        blocks={block.name: block for block in blocks}, layers=tuple(block.name for block in blocks),
-        embedding=embedding, head=(mapped("loss", 2, inputs=2),), hidden=WIDTH, vocab=0, tied_embeddings=False,
+    return network_of(
+        name, "recommender", blocks, hidden=WIDTH, source="released code", embedding=embedding,
+        head=(mapped("loss", 2, inputs=2),), dims={},
     )  # fmt: skip
-    dims = {"layers": len(blocks)}
-    return Model(
-        name=name, model_type="recommender", graph=graph, max_positions=None, source="released code", dims=dims
-    )
 
 
 def _filtering(*, autocast: bool) -> Model:
@@ -105,7 +101,7 @@ def _filtering(*, autocast: bool) -> Model:
     if autocast:
         made = [*(scaled(op, 2) for op in made), narrowed("cast", NCF_LAYERS[0] + FACTORS)]
     ops = (*made, *layers, last)
-    return _model("ncf", embedding=embedding, blocks=[Block(name="layers", ops=ops, boundaries=())])
+    return _model("ncf", embedding=embedding, blocks=[Block(name="layers", ops=ops)])
 
 
 def _perceptron(name: str, widths: tuple[int, ...], *, dropped: bool = False) -> list[Op]:
@@ -122,11 +118,9 @@ def _perceptron(name: str, widths: tuple[int, ...], *, dropped: bool = False) ->
 
 def _pairs(features: int, out: int) -> Op:
     """Products of all pairs of vectors beside the dense one: each vector is read once."""
-    return ElementwiseOp(
-        name="pairs", region=Region.TENSOR, read=features, write=out,
-        backward_read=features + out, backward_write=features, flop_per_token=2.0 * (TABLES + 1) ** 2 * WIDTH,
-        saved=(kept(features),),
-    )  # fmt: skip
+    return elementwise(
+        "pairs", features, out, features + out, kept=features, flop_per_token=2.0 * (TABLES + 1) ** 2 * WIDTH
+    )
 
 
 def _crossed(spec: Recommender, features: int) -> list[Op]:

@@ -7,7 +7,7 @@ inside a chunk as masked matrix products, across chunks through the state. What 
 
 from __future__ import annotations
 
-from ridgeline.graph.ops import ElementwiseOp, Op, OpRole, Region, Saved, ScanOp, Split
+from ridgeline.graph.ops import Op, OpRole, Region, Saved, ScanOp, Split, elementwise
 from ridgeline.graph.parts import gate_op, linear, norm_op
 from ridgeline.graph.spec import GatedDelta, Lightning, Norm, StateSpace
 
@@ -40,7 +40,7 @@ def lightning_ops(spec: Lightning, hidden: int, kept: tuple[Saved, ...]) -> list
     tensor = Region.TENSOR
     return [
         linear("qkv", hidden, 3 * width, split=Split.COLUMN, role=OpRole.QKV, kept=kept),
-        _map("qkv_activation", read=3 * width, write=3 * width, keep=3 * width),
+        elementwise("qkv_activation", 3 * width, 3 * width, 6 * width, kept=3 * width, role="mlp"),
         ScanOp(
             name="lightning_attention",
             region=tensor,
@@ -151,42 +151,21 @@ def gated_delta_ops(spec: GatedDelta, hidden: int, kept: tuple[Saved, ...]) -> l
 
 def _convolution(width: int, kernel: int, *, bias: bool) -> Op:
     """A causal convolution of each channel with itself, and its SiLU."""
-    return ElementwiseOp(
-        name="convolution",
-        region=Region.TENSOR,
-        read=width,
-        write=width,
-        backward_read=2 * width,
-        backward_write=width,
-        saved=(Saved(elements=width, region=Region.TENSOR),),
-        params=width * (kernel + int(bias)),
-        params_split=True,
+    return elementwise(
+        "convolution", width, width, 2 * width, kept=width, params=width * (kernel + int(bias)), params_split=True
     )
 
 
 def _gated_norm(width: int, *, params: int, split: bool) -> Op:
     """RMS norm times the SiLU of a gate; keeps both inputs."""
-    return ElementwiseOp(
-        name="gated_norm",
-        region=Region.TENSOR,
-        read=2 * width,
-        write=width,
-        backward_read=3 * width,
-        backward_write=2 * width,
-        saved=(Saved(elements=2 * width, region=Region.TENSOR, role="norm"),),
+    return elementwise(
+        "gated_norm",
+        2 * width,
+        width,
+        3 * width,
+        kept=2 * width,
+        role="norm",
         kernels=3,
         params=params,
         params_split=split,
-    )
-
-
-def _map(name: str, *, read: int, write: int, keep: int) -> Op:
-    return ElementwiseOp(
-        name=name,
-        region=Region.TENSOR,
-        read=read,
-        write=write,
-        backward_read=read + write,
-        backward_write=read,
-        saved=(Saved(elements=keep, region=Region.TENSOR, role="mlp"),),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
 from ridgeline.graph.detection import BOX, COCO_SIDE, PYRAMID, pyramid_ops
-from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.model import Block, Model, network_of
 from ridgeline.graph.ops import Op
 from ridgeline.graph.pixels import mapped, product, scaled
 from ridgeline.graph.vision import Layers, Turned
@@ -48,19 +48,17 @@ def region_network(name: str, *, turned: Turned = Turned.NONE, fused: bool = Fal
     sides.append((sides[-1] + 1) // 2)
     layers = [block for stage in stages for block in stage.blocks]
     layers += [
-        Block(name="pyramid", ops=tuple(pyramid), boundaries=()),
-        Block(name="proposals", ops=tuple(_proposals(net, sides)), boundaries=()),
-        Block(name="boxes", ops=tuple(_boxes(spec)), boundaries=()),
+        Block(name="pyramid", ops=tuple(pyramid)),
+        Block(name="proposals", ops=tuple(_proposals(net, sides))),
+        Block(name="boxes", ops=tuple(_boxes(spec))),
     ]
     if spec.masked:
-        layers.append(Block(name="masks", ops=tuple(_masks(net, spec)), boundaries=()))
-    stem = tuple(replace(op, frozen=True, saved=()) for op in net.stem(COCO_SIDE))
-    graph = Graph(
-        blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers), embedding=stem,
-        head=(), hidden=stages[-1].channels * stages[-1].side ** 2, vocab=0, tied_embeddings=False,
+        layers.append(Block(name="masks", ops=tuple(_masks(net, spec))))
+    return network_of(
+        name, "regions", layers, hidden=stages[-1].channels * stages[-1].side ** 2, source="torchvision",
+        embedding=[replace(op, frozen=True, saved=()) for op in net.stem(COCO_SIDE)],
+        dims={"classes": spec.classes, "image": COCO_SIDE},
     )  # fmt: skip
-    dims = {"layers": len(layers), "classes": spec.classes, "image": COCO_SIDE}
-    return Model(name=name, model_type="regions", graph=graph, max_positions=None, source="torchvision", dims=dims)
 
 
 def _proposals(net: Layers, sides: list[int]) -> list[Op]:

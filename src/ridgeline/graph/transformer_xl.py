@@ -9,24 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.mechanisms import token_frequency
 from ridgeline.facts.store import toml_records
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import (
-    AttentionOp,
-    ConvolutionOp,
-    CrossEntropyOp,
-    ElementwiseOp,
-    EmbeddingOp,
-    Op,
-    OpRole,
-    Region,
-    Saved,
-    Split,
-)
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import AttentionOp, CrossEntropyOp, EmbeddingOp, Op, OpRole, Region, Saved, Split, elementwise
 from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, linear, norm_op, residual_op
+from ridgeline.graph.pixels import kept, product
 from ridgeline.graph.spec import Norm
 
 HEAD = 64  # width of a head
@@ -60,27 +51,24 @@ def transformer_xl(name: str, *, sequences: int) -> Model:
     if name not in SIZES:
         raise UnknownNameError("Transformer-XL", name, SIZES)
     size = SIZES[name]
-    block = Block(name="layer", ops=tuple(_layer(size, sequences)), boundaries=())
-    graph = Graph(
-        blocks={"layer": block}, layers=("layer",) * size.layers, embedding=tuple(_embedding(size)),
-        head=tuple(_head(size)), hidden=size.hidden, vocab=_common(size), tied_embeddings=True,
+    block = Block(name="layer", ops=tuple(_layer(size, sequences)))
+    return network_of(
+        name, "transformer-xl", [block] * size.layers, hidden=size.hidden, vocab=_common(size), source="released code",
+        embedding=_embedding(size), head=_head(size), tied_embeddings=True,
+        dims={"hidden": size.hidden, "segment": size.segment, "vocab": VOCAB},
     )  # fmt: skip
-    dims = {"layers": size.layers, "hidden": size.hidden, "segment": size.segment, "vocab": VOCAB}
-    return Model(
-        name=name, model_type="transformer-xl", graph=graph, max_positions=None, source="released code", dims=dims
-    )
 
 
 def _layer(size: TransformerXLSize, sequences: int) -> list[Op]:
     wide, norm = size.hidden, Norm(kind="layer", bias=True)
-    kept, inner = (_saved(wide),), (Saved(elements=size.ffn, region=Region.TENSOR),)
+    waiting, inner = (kept(wide),), (Saved(elements=size.ffn, region=Region.TENSOR),)
     return [
         *_attention(size, sequences),
-        linear("attention_out", wide, wide, split=Split.NONE, role=OpRole.OUTPUT, kept=kept),
+        linear("attention_out", wide, wide, split=Split.NONE, role=OpRole.OUTPUT, kept=waiting),
         residual_op("attention_residual", wide, dropout=True),
         norm_op("attention_norm", norm, wide),
-        linear("mlp_up", wide, size.ffn, split=Split.NONE, role=OpRole.UP, bias=True, kept=kept),
-        _map("mlp_activation", read=size.ffn, write=size.ffn, backward_read=2 * size.ffn, backward_write=size.ffn),
+        linear("mlp_up", wide, size.ffn, split=Split.NONE, role=OpRole.UP, bias=True, kept=waiting),
+        elementwise("mlp_activation", size.ffn, size.ffn, 2 * size.ffn),
         _dropout("mlp_dropout", size.ffn),
         linear("mlp_down", size.ffn, wide, split=Split.NONE, role=OpRole.DOWN, bias=True, kept=inner),
         residual_op("mlp_residual", wide, dropout=True),
@@ -96,7 +84,7 @@ def _attention(size: TransformerXLSize, sequences: int) -> list[Op]:
     """
     wide, heads, keys = size.hidden, size.hidden // HEAD, 2 * size.segment
     scores = heads * keys
-    saved = (_saved(4 * wide + 2 * wide), _saved(2 * scores), Saved(
+    saved = (kept(4 * wide + 2 * wide), kept(2 * scores), Saved(
         elements=scores, region=Region.TENSOR, element_bytes=MASK_BYTES,
     ))  # fmt: skip
     core = AttentionOp(
@@ -104,16 +92,16 @@ def _attention(size: TransformerXLSize, sequences: int) -> list[Op]:
         v_dim=HEAD, positions=keys, saved=saved,
     )  # fmt: skip
     return [
-        _map("memory", read=2 * wide, write=2 * wide, backward_read=wide, backward_write=wide),
-        _rows("qkv", wide, 3 * wide, 2.0, kept=2 * wide),
-        _rows("distances", wide, wide, 2.0 / sequences),
+        elementwise("memory", 2 * wide, 2 * wide, wide, wide),
+        product("qkv", wide, 3 * wide, 2, bias=False),
+        product("distances", wide, wide, 2.0 / sequences, bias=False, kept_input=False),
         _pass("content_bias", wide, backward=2),
         _pass("distance_bias", wide, backward=2),
         _pass("key_layout", 2 * wide),
         _pass("value_layout", 2 * wide),
-        _map("distance_scores", read=0, write=scores, backward_read=2 * scores, backward_write=0),
+        elementwise("distance_scores", 0, scores, 2 * scores),
         _pass("shift", scores, backward=2),
-        _map("scores_sum", read=2 * scores, write=scores, backward_read=scores, backward_write=scores),
+        elementwise("scores_sum", 2 * scores, scores, backward_write=scores),
         _pass("mask", scores),
         core,
         _pass("output_layout", wide),
@@ -134,7 +122,7 @@ def _embedding(size: TransformerXLSize) -> list[Op]:
     ]  # fmt: skip
     if size.narrower > 1:
         ops += [
-            _rows(f"widen{number}", wide, size.hidden, share, kept=share * wide)
+            product(f"widen{number}", wide, size.hidden, share, bias=False)
             for number, _, _, wide, share in _clusters(size)
         ]
     return [*ops, _dropout("embed_dropout", size.hidden, params=2 * size.hidden)]
@@ -146,7 +134,7 @@ def _head(size: TransformerXLSize) -> list[Op]:
     ops = [_dropout("head_dropout", size.hidden)]
     if size.narrower > 1:
         ops.append(linear("head_project", size.hidden, size.hidden, split=Split.NONE))
-    logits = linear("logits", size.hidden, common, split=Split.NONE, kept=(_saved(size.hidden),))
+    logits = linear("logits", size.hidden, common, split=Split.NONE, kept=(kept(size.hidden),))
     ops += [
         replace(logits, params=len(size.cutoffs) * (size.hidden + 1) + VOCAB),
         CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=common),
@@ -154,13 +142,12 @@ def _head(size: TransformerXLSize) -> list[Op]:
     if size.cutoffs:
         ops.append(_pass("select", common, backward=2))
     for number, first, last, wide, share in list(_clusters(size))[1:]:
+        alone: dict[str, Any] = {"bias": False, "kept_input": False, "params": 0}
         if size.narrower > 1:
-            ops.append(_rows(f"narrow{number}", size.hidden, wide, share, params=0))
-        ops.append(_rows(f"logits{number}", wide, last - first, share, params=0))
+            ops.append(product(f"narrow{number}", size.hidden, wide, share, **alone))
+        ops.append(product(f"logits{number}", wide, last - first, share, **alone))
         rare = share * (last - first)
-        ops.append(
-            _map(f"loss{number}", read=2 * rare, write=2 * rare, backward_read=3 * rare, backward_write=2 * rare)
-        )
+        ops.append(elementwise(f"loss{number}", 2 * rare, 2 * rare, 3 * rare))
     return ops
 
 
@@ -184,34 +171,11 @@ def _clusters(size: TransformerXLSize) -> list[tuple[int, int, int, int, float]]
     ]
 
 
-def _saved(elements: float) -> Saved:
-    return Saved(elements=elements, region=Region.TENSOR)
-
-
-def _rows(name: str, k: int, n: int, rows: float, *, kept: float = 0.0, params: int | None = None) -> Op:
-    """A product without bias on `rows` rows for each token."""
-    return ConvolutionOp(
-        name=name, region=Region.TENSOR, k=k, n=n, rows=rows,
-        params=k * n if params is None else params, saved=(_saved(kept),) if kept else (),
-    )  # fmt: skip
-
-
 def _pass(name: str, width: float, *, backward: int = 1) -> Op:
     """A kernel that reads and writes `width`; `backward` of them in backward."""
-    return _map(name, read=width, write=width, backward_read=backward * width, backward_write=backward * width)
-
-
-def _map(name: str, *, read: float, write: float, backward_read: float, backward_write: float, params: int = 0) -> Op:
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=read, write=write, backward_read=backward_read,
-        backward_write=backward_write,
-    )  # fmt: skip
+    return elementwise(name, width, width, backward * width, backward * width)
 
 
 def _dropout(name: str, width: int, *, params: int = 0) -> Op:
     mask = MASK_TRAFFIC * width
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=width, write=width + mask, backward_read=width + mask,
-        backward_write=width, saved=(Saved(elements=width, region=Region.TENSOR, element_bytes=MASK_BYTES),),
-        params=params,
-    )  # fmt: skip
+    return elementwise(name, width, width + mask, kept=width, element_bytes=MASK_BYTES, params=params)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ElementwiseOp, Op, Region, Saved
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import Op, elementwise
 from ridgeline.graph.vision import CLASSES, Layers, head_ops, squeeze_ops
 
 
@@ -69,13 +70,13 @@ class Trunk:
 
     def activation(self) -> None:
         """A function of each element in place; backward masks the gradient."""
-        self.step("activation", read=self.elements, write=self.elements, backward_read=2 * self.elements)
+        self.step("activation", self.elements, self.elements, 2 * self.elements)
 
     def pool(self, size: int = 3, stride: int = 2, *, padded: bool = True) -> None:
         """The largest or the mean of each window."""
         entering = self.elements
         self.side = ceil(self.side / stride) if padded else (self.side - size) // stride + 1
-        self.step("pool", read=entering, write=self.elements, backward_read=self.elements, backward_write=entering)
+        self.step("pool", entering, self.elements)
 
     def squeeze(self, narrow: int) -> None:
         """Channels weighed by their means through a layer of `narrow` units."""
@@ -86,10 +87,7 @@ class Trunk:
     def add(self, *, active: bool = False) -> None:
         """The shortcut added, and perhaps an activation."""
         elements = self.elements
-        self.step(
-            "residual", read=2 * elements, write=elements, backward_read=(1 + active) * elements,
-            backward_write=elements, kernels=1 + active,
-        )  # fmt: skip
+        self.step("residual", 2 * elements, elements, (1 + active) * elements, elements, kernels=1 + active)
 
     def branches(self, *ways: Callable[[], object]) -> None:
         """Ways that start here, their channels copied beside each other at the end."""
@@ -99,7 +97,7 @@ class Trunk:
             way()
             ends += self.channels
         self.channels = ends
-        self.step("join", read=self.elements, write=self.elements)
+        self.step("join", self.elements, self.elements)
 
     def shortcut(self, filters: int, *, stride: int = 1) -> None:
         """What the shortcut of a block that ends here needs where its shape changes: call it before the block."""
@@ -107,27 +105,9 @@ class Trunk:
         self.unit(filters, 1, stride=stride, active=False)
         self.channels, self.side = channels, side
 
-    def step(
-        self,
-        name: str,
-        *,
-        read: float,
-        write: float,
-        backward_read: float | None = None,
-        backward_write: float | None = None,
-        kernels: int = 1,
-        params: int = 0,
-        kept: float = 0.0,
-    ) -> None:
-        """Kernels bound by bytes; backward reads what forward wrote and writes what it read unless said."""
-        saved = (Saved(elements=kept, region=Region.TENSOR),) if kept else ()
-        self._ops.append(
-            ElementwiseOp(
-                name=self._name(name), region=Region.TENSOR, read=read, write=write, saved=saved, kernels=kernels,
-                params=params, backward_read=write if backward_read is None else backward_read,
-                backward_write=read if backward_write is None else backward_write,
-            )
-        )  # fmt: skip
+    def step(self, name: str, read: float, write: float, *backward: float, **more: Any) -> None:
+        """A pass over memory, as `elementwise`."""
+        self.take(elementwise(self._name(name), read, write, *backward, **more))
 
     def take(self, *ops: Op) -> None:
         """Operators made elsewhere."""
@@ -139,7 +119,7 @@ class Trunk:
         known = next((key for key, block in self._blocks.items() if block.ops == made), None)
         if known is None:
             known = f"{name}-{len(self._blocks) + 1}"
-            self._blocks[known] = Block(name=known, ops=made, boundaries=())
+            self._blocks[known] = Block(name=known, ops=made)
         self._order.append(known)
         self._ops = []
 
@@ -147,13 +127,11 @@ class Trunk:
         """The network: blocks so far, and a head (mean, classes, loss unless given)."""
         if self._ops:
             self.cut("last")
-        graph = Graph(
-            blocks=self._blocks, layers=tuple(self._order), embedding=(),
-            head=tuple(head_ops(self.channels, self.side) if head is None else head), hidden=self.elements,
-            vocab=CLASSES, tied_embeddings=False,
+        return network_of(
+            name, kind, [self._blocks[key] for key in self._order], hidden=self.elements, vocab=CLASSES, source=source,
+            head=head_ops(self.channels, self.side) if head is None else head,
+            dims={"classes": CLASSES, "image": self.image},
         )  # fmt: skip
-        dims = {"layers": len(self._order), "classes": CLASSES, "image": self.image}
-        return Model(name=name, model_type=kind, graph=graph, max_positions=None, source=source, dims=dims)
 
     def _name(self, kind: str) -> str:
         """A name that no operator since the last cut has."""

@@ -7,8 +7,9 @@ Letters: C channels, S pixels of a side of the small patch, r times the side. So
 from __future__ import annotations
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import Op, elementwise
+from ridgeline.graph.pixels import product
 
 # Residual blocks, channels and how many times the side.
 UPSCALERS = {
@@ -29,23 +30,24 @@ def upscaler(name: str, *, side: int = SIDE) -> Model:
         raise UnknownNameError("network that makes pictures larger", name, tuple(UPSCALERS))
     blocks, channels, times = UPSCALERS[name]
     pixels = side * side
-    residual = Block(name="residual", ops=tuple(_residual(channels, pixels)), boundaries=())
-    enter = Block(name="enter", ops=(_convolution("enter", COLOURS, channels, pixels),), boundaries=())
-    joined = (_convolution("leave", channels, channels, pixels), _map("join", 2 * channels * pixels, channels * pixels))
-    leave = Block(name="leave", ops=joined, boundaries=())
+    residual = Block(name="residual", ops=tuple(_residual(channels, pixels)))
+    enter = Block(name="enter", ops=(_convolution("enter", COLOURS, channels, pixels),))
+    joined = (
+        _convolution("leave", channels, channels, pixels),
+        elementwise("join", 2 * channels * pixels, channels * pixels),
+    )
+    leave = Block(name="leave", ops=joined)
     grown, size = [], pixels
     for step in range(times.bit_length() - 1):
         wide = 4 * channels * size
-        grown += [_convolution(f"grow{step}", channels, 4 * channels, size), _map(f"shuffle{step}", wide, wide)]
+        grown += [_convolution(f"grow{step}", channels, 4 * channels, size), elementwise(f"shuffle{step}", wide, wide)]
         size *= 4
-    layers = (enter, *[residual] * blocks, leave, Block(name="grow", ops=tuple(grown), boundaries=()))
-    head = (_convolution("colours", channels, COLOURS, size), _map("loss", 2 * COLOURS * size, COLOURS * size))
-    graph = Graph(
-        blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers), embedding=(),
-        head=head, hidden=channels * pixels, vocab=0, tied_embeddings=False,
+    layers = (enter, *[residual] * blocks, leave, Block(name="grow", ops=tuple(grown)))
+    head = (_convolution("colours", channels, COLOURS, size), elementwise("loss", 2 * COLOURS * size, COLOURS * size))
+    return network_of(
+        name, "upscaling", layers, hidden=channels * pixels, source="released code", head=head,
+        dims={"channels": channels, "image": side, "times": times},
     )  # fmt: skip
-    dims = {"layers": len(layers), "channels": channels, "image": side, "times": times}
-    return Model(name=name, model_type="upscaling", graph=graph, max_positions=None, source="released code", dims=dims)
 
 
 def _residual(channels: int, pixels: int) -> list[Op]:
@@ -53,21 +55,11 @@ def _residual(channels: int, pixels: int) -> list[Op]:
     elements = channels * pixels
     return [
         _convolution("first", channels, channels, pixels),
-        _map("relu", elements, elements),
+        elementwise("relu", elements, elements),
         _convolution("second", channels, channels, pixels),
-        _map("add", 2 * elements, elements),
+        elementwise("add", 2 * elements, elements),
     ]
 
 
 def _convolution(name: str, channels: int, filters: int, pixels: int) -> Op:
-    return ConvolutionOp(
-        name=name, region=Region.TENSOR, k=channels * TAPS, n=filters, rows=float(pixels), taps=TAPS,
-        params=channels * TAPS * filters + filters, leaf=channels == COLOURS,
-        saved=(Saved(elements=channels * pixels, region=Region.TENSOR),),
-    )  # fmt: skip
-
-
-def _map(name: str, read: float, write: float) -> Op:
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=read, write=write, backward_read=write, backward_write=read
-    )
+    return product(name, channels, filters, pixels, taps=TAPS, leaf=channels == COLOURS)

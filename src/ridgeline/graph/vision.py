@@ -13,9 +13,10 @@ from math import ceil
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.store import toml_records
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, CrossEntropyOp, ElementwiseOp, Op, Region, Saved, Split
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import CrossEntropyOp, Op, Region, Split, elementwise
 from ridgeline.graph.parts import linear
+from ridgeline.graph.pixels import kept, product
 
 IMAGE, CLASSES = 224, 1000  # pixels of a side and classes of ImageNet
 STEM, EXPANSION, SQUEEZE = 64, 4, 16  # filters of the stem; widening of a bottleneck; narrowing of a squeeze
@@ -70,19 +71,11 @@ def residual(name: str, *, turned: Turned = Turned.NONE, fused: bool = False, co
     net = Layers(turned=turned, fused=fused, counted=counted)
     stages = net.stages(name, IMAGE)
     last = stages[-1]
-    graph = Graph(
-        blocks={block.name: block for stage in stages for block in stage.blocks},
-        layers=tuple(block.name for stage in stages for block in stage.blocks),
-        embedding=tuple(net.stem(IMAGE)),
-        head=tuple(head_ops(last.channels, last.side)),
-        hidden=last.channels * last.side**2,
-        vocab=CLASSES,
-        tied_embeddings=False,
-    )
-    dims = {"layers": len(graph.layers), "classes": CLASSES, "image": IMAGE}
-    return Model(
-        name=name, model_type="residual", graph=graph, max_positions=None, source="table 1 of the paper", dims=dims
-    )
+    return network_of(
+        name, "residual", [block for stage in stages for block in stage.blocks], hidden=last.channels * last.side**2,
+        vocab=CLASSES, source="table 1 of the paper", embedding=net.stem(IMAGE),
+        head=head_ops(last.channels, last.side), dims={"classes": CLASSES, "image": IMAGE},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +123,7 @@ class Layers:
                 ops = self.block(spec, stage, channels, filters, side, 1 if place else stride)
                 if stage < untrained:
                     ops = [replace(op, frozen=True, saved=()) for op in ops]
-                made.append(Block(name=title, ops=tuple(ops), boundaries=()))
+                made.append(Block(name=title, ops=tuple(ops)))
                 channels, side = filters, side if place else ceil(side / stride)
             found.append(VisionStage(blocks=tuple(made), channels=channels, side=side))
         return found
@@ -155,23 +148,13 @@ class Layers:
         """
         out = ceil(side / stride) if out is None else out
         taps = size * (size if across is None else across)
-        kept = Saved(elements=channels * side * side, region=Region.TENSOR)
-        op = ConvolutionOp(
-            name=name,
-            region=Region.TENSOR,
-            k=channels // groups * taps,
-            n=filters // groups,
-            split=Split.NONE,
-            rows=float(out * out),
-            taps=taps,
-            stride=stride,
-            groups=groups,
-            loads=1.0 if self.turned is Turned.NONE else FIRST_LOADS,
-            direct=self.turned is Turned.NONE and groups > 1 and filters // groups not in GROUP_WIDTHS,
+        plain = self.turned is Turned.NONE
+        op = product(
+            name, channels // groups, filters // groups, out * out, taps=taps, stride=stride, groups=groups,
+            loads=1.0 if plain else FIRST_LOADS, leaf=channels == 3, saved=(kept(channels * side * side),),
+            direct=plain and groups > 1 and filters // groups not in GROUP_WIDTHS,
             params=channels // groups * taps * filters + filters * bias,
-            saved=(kept,),
-            leaf=channels == 3,
-        )
+        )  # fmt: skip
         if groups == channels:
             return [op]  # a depthwise convolution is no product: its kernels read either layout
         return [op, *self.turn(f"{name}.layout", channels * side * side, filters * out * out)]
@@ -182,11 +165,7 @@ class Layers:
             return []
         back = self.turned is Turned.BOTH
         moved, again = entering + leaving * back, entering + leaving + entering * back
-        return [
-            ElementwiseOp(
-                name=name, region=Region.TENSOR, read=moved, write=moved, backward_read=again, backward_write=again
-            )
-        ]
+        return [elementwise(name, moved, moved, again, again)]
 
     def norm(self, name: str, channels: int, side: int, *, active: bool, joined: bool = False) -> Op:
         """A batch norm, or the scale and shift that a frozen one is, with its ReLU."""
@@ -197,10 +176,9 @@ class Layers:
             )  # fmt: skip
         elements = channels * side**2
         forward = 0 if self.fused else elements
-        return ElementwiseOp(
-            name=name, region=Region.TENSOR, read=forward + joined * elements, write=forward,
-            backward_read=(1 + active) * elements, backward_write=elements, kernels=2 + active,
-        )  # fmt: skip
+        return elementwise(
+            name, forward + joined * elements, forward, (1 + active) * elements, elements, kernels=2 + active
+        )
 
     def stem(self, image: int) -> list[Op]:
         """A 7 x 7 convolution of the image at stride 2, its norm, and the largest of 3 x 3 at stride 2."""
@@ -209,14 +187,7 @@ class Layers:
         return [
             *self.convolution("stem", 3, STEM, 7, image, stride=2),
             self.norm("stem_norm", STEM, side, active=True),
-            ElementwiseOp(
-                name="stem_pool",
-                region=Region.TENSOR,
-                read=elements,
-                write=pooled,
-                backward_read=pooled,
-                backward_write=elements,
-            ),
+            elementwise("stem_pool", elements, pooled),
         ]
 
     def block(self, spec: Residual, stage: int, channels: int, filters: int, side: int, stride: int) -> list[Op]:
@@ -256,30 +227,16 @@ def normalise(
     ReLU's output is kept by its reader.
     """
     elements = channels * side**2
-    return ElementwiseOp(
-        name=name,
-        region=Region.TENSOR,
-        read=(2 + joined - counted) * elements,
-        write=elements,
-        backward_read=4 * elements,
-        backward_write=(2 if joined else 1) * elements,
-        saved=(Saved(elements=elements * (2 if curved and active else 1), region=Region.TENSOR),),
-        kernels=3 if active else 1,
-        params=2 * channels,
-    )
+    return elementwise(
+        name, (2 + joined - counted) * elements, elements, 4 * elements, (1 + joined) * elements,
+        kept=elements * (1 + (curved and active)), kernels=3 if active else 1, params=2 * channels,
+    )  # fmt: skip
 
 
 def _sum(elements: int) -> Op:
     """The shortcut added and ReLU; backward masks one gradient and adds those of both ways."""
-    return ElementwiseOp(
-        name="residual",
-        region=Region.TENSOR,
-        read=2 * elements,
-        write=elements,
-        backward_read=2 * elements,
-        backward_write=elements,
-        saved=(Saved(elements=elements, region=Region.TENSOR, element_bytes=1),),
-        kernels=2,
+    return elementwise(
+        "residual", 2 * elements, elements, 2 * elements, elements, kept=elements, element_bytes=1, kernels=2
     )
 
 
@@ -291,16 +248,10 @@ def squeeze_ops(channels: int, side: int, narrow: int, *, fused: bool = False) -
     """
     elements, more = channels * side**2, 0 if fused else 1
     return [
-        ElementwiseOp(
-            name="squeeze", region=Region.TENSOR, read=elements, write=channels,
-            backward_read=channels + 2 * more * elements, backward_write=(1 + more) * elements,
-        ),
+        elementwise("squeeze", elements, channels, channels + 2 * more * elements, (1 + more) * elements),
         linear("excite_down", channels, narrow, split=Split.NONE, bias=True),
         linear("excite_up", narrow, channels, split=Split.NONE, bias=True),
-        ElementwiseOp(
-            name="excite", region=Region.TENSOR, read=elements, write=elements, backward_read=(2 + 2 * more) * elements,
-            backward_write=(1 + more) * elements, saved=(Saved(elements=elements, region=Region.TENSOR),),
-        ),
+        elementwise("excite", elements, elements, (2 + 2 * more) * elements, (1 + more) * elements, kept=elements),
     ]  # fmt: skip
 
 
@@ -308,14 +259,7 @@ def head_ops(channels: int, side: int) -> list[Op]:
     """Mean over pixels, classes, loss."""
     elements = channels * side**2
     return [
-        ElementwiseOp(
-            name="mean",
-            region=Region.TENSOR,
-            read=elements,
-            write=channels,
-            backward_read=channels,
-            backward_write=elements,
-        ),
+        elementwise("mean", elements, channels),
         linear("classes", channels, CLASSES, split=Split.NONE, bias=True),
         CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=CLASSES),
     ]

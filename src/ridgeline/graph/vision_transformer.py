@@ -16,12 +16,11 @@ from ridgeline.graph.ops import (
     AttentionOp,
     ConvolutionOp,
     CrossEntropyOp,
-    ElementwiseOp,
     NormOp,
     Op,
     Region,
     ResidualOp,
-    Saved,
+    elementwise,
 )
 from ridgeline.graph.parts import STATISTIC_BYTES
 from ridgeline.graph.pixels import narrowed, scaled
@@ -59,19 +58,12 @@ def vision_transformer(name: str, *, autocast: bool = False) -> Model:
     patches = ConvolutionOp(
         name="patches", region=Region.TENSOR, k=pixels, n=hidden, params=(pixels + 1) * hidden, leaf=True, lora=True
     )
-    added = ElementwiseOp(
-        name="positions", region=Region.SEQUENCE, read=2 * hidden, write=hidden, backward_read=hidden,
-        backward_write=hidden, params=(tokens + 1) * hidden,
-    )  # fmt: skip
+    added = elementwise(
+        "positions", 2 * hidden, hidden, backward_write=hidden, region=Region.SEQUENCE, params=(tokens + 1) * hidden
+    )
     norm = next(op for op in model.graph.blocks[model.graph.layers[0]].ops if op.params == 2 * hidden)
-    classes = ConvolutionOp(
-        name="classes",
-        region=Region.TENSOR,
-        k=hidden,
-        n=CLASSES,
-        params=(hidden + 1) * CLASSES,
-        rows=1 / tokens,
-        lora=True,
+    classes = replace(
+        patches, name="classes", k=hidden, n=CLASSES, params=(hidden + 1) * CLASSES, rows=1 / tokens, leaf=False
     )
     loss = CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=max(1, CLASSES // tokens))
     blocks = {key: _autocast(block, tokens) if autocast else block for key, block in model.graph.blocks.items()}
@@ -102,14 +94,12 @@ def _autocast(block: Block, tokens: int) -> Block:
             ops.append(op)
         if isinstance(op, AttentionOp):
             scores = op.heads * tokens
-            wide = ElementwiseOp(
-                name="softmax_cast", region=Region.TENSOR, read=2 * scores, write=2 * scores, backward_read=2 * scores,
-                backward_write=2 * scores, saved=(
-                    Saved(elements=op.heads, region=Region.TENSOR, element_bytes=STATISTIC_BYTES, role="core",
-                          times_seq=True, kernel="unfused"),
-                ),
+            ops.append(
+                elementwise(
+                    "softmax_cast", 2 * scores, 2 * scores, kept=op.heads, element_bytes=STATISTIC_BYTES, role="core",
+                    times_seq=True, kernel="unfused",
+                )
             )  # fmt: skip
-            ops.append(wide)
     return replace(block, ops=tuple(ops))
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.model import Block, Graph, Model
-from ridgeline.graph.ops import ConvolutionOp, ElementwiseOp, Op, Region, Saved
-from ridgeline.graph.pixels import scaled
+from ridgeline.graph.model import Block, Model, network_of
+from ridgeline.graph.ops import Op, elementwise
+from ridgeline.graph.pixels import group_norm, product, scaled
 
 CHANNELS = (32, 64, 128, 256, 320)
 SIDE, CLASSES = 128, 3  # voxels of a side of what is cut from a scan; background, kidney, tumour
@@ -37,28 +37,26 @@ def volume_unet(name: str, *, parts: int = 1) -> Model:
         layers.append(_block(f"up-{side}", _up(channels, filters, side)))
         side *= 2
     voxels = SIDE**3
-    head = (_product("classes", first, CLASSES, voxels, bias=True), _map("loss", CLASSES * voxels, CLASSES * voxels))
+    head = (product("classes", first, CLASSES, voxels), elementwise("loss", CLASSES * voxels, CLASSES * voxels))
     layers = [replace(block, ops=tuple(scaled(op, 1 / parts) for op in block.ops)) for block in layers]
-    graph = Graph(
-        blocks={block.name: block for block in layers}, layers=tuple(block.name for block in layers), embedding=(),
-        head=tuple(scaled(op, 1 / parts) for op in head), hidden=first * voxels, vocab=0, tied_embeddings=False,
+    return network_of(
+        name, "volumes", layers, hidden=first * voxels, source="released code",
+        head=[scaled(op, 1 / parts) for op in head], dims={"classes": CLASSES, "image": SIDE, "parts": parts},
     )  # fmt: skip
-    dims = {"layers": len(layers), "classes": CLASSES, "image": SIDE, "parts": parts}
-    return Model(name=name, model_type="volumes", graph=graph, max_positions=None, source="released code", dims=dims)
 
 
 def _block(name: str, ops: list[Op]) -> Block:
-    return Block(name=name, ops=tuple(ops), boundaries=())
+    return Block(name=name, ops=tuple(ops))
 
 
 def _up(channels: int, filters: int, side: int) -> list[Op]:
     """A transposed convolution of 2 x 2 x 2 to twice the side, what went down beside it, and two steps."""
     wide = 2 * side
     elements = filters * wide**3
-    grown = _product("grown", channels, 8 * filters, side**3, bias=False)
+    grown = product("grown", channels, 8 * filters, side**3, bias=False)
     return [
         replace(grown, params=8 * channels * filters + filters),
-        _map("join", 2 * elements, 2 * elements),
+        elementwise("join", 2 * elements, 2 * elements),
         *_step("conv1", 2 * filters, filters, wide),
         *_step("conv2", filters, filters, wide),
     ]
@@ -66,29 +64,9 @@ def _up(channels: int, filters: int, side: int) -> list[Op]:
 
 def _step(name: str, channels: int, filters: int, side: int, *, stride: int = 1) -> list[Op]:
     """A convolution of 3 x 3 x 3 from `side` to side / stride, its norm and its leaky ReLU."""
-    out, taps = side // stride, 27
-    convolution = ConvolutionOp(
-        name=name, region=Region.TENSOR, k=channels * taps, n=filters, rows=float(out**3), taps=taps,
-        stride=stride, axes=3, params=channels * taps * filters, leaf=channels == 1,
-        saved=(Saved(elements=channels * side**3, region=Region.TENSOR),),
+    out = side // stride
+    convolution = product(
+        name, channels, filters, out**3, taps=27, entering=side**3, bias=False, stride=stride, axes=3,
+        leaf=channels == 1,
     )  # fmt: skip
-    elements = filters * out**3
-    norm = ElementwiseOp(
-        name=f"{name}_norm", region=Region.TENSOR, read=2 * elements, write=elements, backward_read=4 * elements,
-        backward_write=elements, saved=(Saved(elements=elements, region=Region.TENSOR, role="norm"),), kernels=3,
-        params=2 * filters,
-    )  # fmt: skip
-    return [convolution, norm]
-
-
-def _product(name: str, k: int, n: int, voxels: int, *, bias: bool) -> ConvolutionOp:
-    return ConvolutionOp(
-        name=name, region=Region.TENSOR, k=k, n=n, rows=float(voxels), params=k * n + n * bias,
-        saved=(Saved(elements=k * voxels, region=Region.TENSOR),),
-    )  # fmt: skip
-
-
-def _map(name: str, read: float, write: float) -> Op:
-    return ElementwiseOp(
-        name=name, region=Region.TENSOR, read=read, write=write, backward_read=write, backward_write=read
-    )
+    return [convolution, replace(group_norm(f"{name}_norm", filters, out**3), kernels=3)]

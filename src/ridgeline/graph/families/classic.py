@@ -6,6 +6,7 @@ Letters: D hidden, H heads, K kv heads, F ffn, L layers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ridgeline.graph.config import Fields
 from ridgeline.graph.families.decoder import (
@@ -17,8 +18,9 @@ from ridgeline.graph.families.decoder import (
     decoder,
     has_dropout,
     rotary_share,
+    stack_of,
 )
-from ridgeline.graph.spec import AttentionSpec, EmbeddingHead, LayerSpec, Mlp, Norm
+from ridgeline.graph.spec import AttentionSpec, LayerSpec, Mlp, Norm
 
 _FFN_RATIO = 4  # F = 4 D in every one of these when the config does not say
 
@@ -75,8 +77,7 @@ def gpt2(fields: Fields) -> Stack:
         feed=shape.mlp(fields, "n_inner", bias=True, kind=activation(fields)),
         dropout=dropout,
     )
-    embedding_head = _embedding_head(fields, shape, positions=limit, dropout=dropout)
-    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
+    return _stack(fields, shape, layer, limit=limit, positions=limit, dropout=dropout)
 
 
 def gptj(fields: Fields) -> Stack:
@@ -90,9 +91,8 @@ def gptj(fields: Fields) -> Stack:
         parallel="one",
         dropout=has_dropout(fields, "resid_pdrop"),
     )
-    embedding_head = replace(_embedding_head(fields, shape), head_bias=True)
     limit = fields.maybe("n_positions", "max_position_embeddings")
-    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
+    return _stack(fields, shape, layer, limit=limit, head_bias=True)
 
 
 def gpt_neo(fields: Fields) -> Stack:
@@ -102,11 +102,11 @@ def gpt_neo(fields: Fields) -> Stack:
     attention = replace(shape.attention(bias=False), out_bias=True, merged_qkv=False)
     window = fields.maybe("window_size")
     mlp = shape.mlp(fields, "intermediate_size", bias=True, kind=activation(fields))
-    layers = tuple(
+    layers = (
         LayerSpec(norm=LAYER, mixer=replace(attention, window=window if index % 2 else None), feed=mlp)
         for index in range(shape.count)
     )
-    return Stack(embedding_head=_embedding_head(fields, shape, positions=limit), layers=layers, max_positions=limit)
+    return _stack(fields, shape, *layers, limit=limit, positions=limit)
 
 
 def gpt_neox(fields: Fields) -> Stack:
@@ -120,8 +120,7 @@ def gpt_neox(fields: Fields) -> Stack:
         parallel="two" if fields.flag("use_parallel_residual", default=True) else "",
         dropout=has_dropout(fields, "hidden_dropout"),
     )
-    limit = fields.maybe("max_position_embeddings")
-    return Stack(embedding_head=_embedding_head(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
+    return _stack(fields, shape, layer, limit=fields.maybe("max_position_embeddings"))
 
 
 def phi(fields: Fields) -> Stack:
@@ -137,9 +136,7 @@ def phi(fields: Fields) -> Stack:
         parallel="one",
         dropout=has_dropout(fields, "resid_pdrop"),
     )
-    limit = fields.maybe("max_position_embeddings")
-    embedding_head = replace(_embedding_head(fields, shape), head_bias=True)
-    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
+    return _stack(fields, shape, layer, limit=fields.maybe("max_position_embeddings"), head_bias=True)
 
 
 def opt(fields: Fields) -> Stack:
@@ -159,13 +156,11 @@ def opt(fields: Fields) -> Stack:
         dropout=dropout,
     )
     width = fields.maybe("word_embed_proj_dim") or shape.hidden
-    embedding_head = replace(
-        _embedding_head(fields, shape, positions=limit + 2),
+    return _stack(
+        fields, shape, layer, limit=limit, positions=limit + 2, embed_dim=width,
         norm=norm if before and not fields.flag("_remove_final_layer_norm") else None,
-        embed_dim=width,
         embed_project="" if width == shape.hidden else "in_out",
-    )
-    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
+    )  # fmt: skip
 
 
 def bloom(fields: Fields) -> Stack:
@@ -174,8 +169,7 @@ def bloom(fields: Fields) -> Stack:
     shape = _shape(fields, ("n_layer", "num_hidden_layers"), ("n_embed", "hidden_size"), heads)
     dropout = has_dropout(fields, "hidden_dropout")
     layer = LayerSpec(norm=LAYER, mixer=shape.attention(bias=True), feed=shape.mlp(fields, bias=True), dropout=dropout)
-    embedding_head = replace(_embedding_head(fields, shape), embed_norm=LAYER)
-    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=fields.maybe("seq_length"))
+    return _stack(fields, shape, layer, limit=fields.maybe("seq_length"), embed_norm=LAYER)
 
 
 def falcon(fields: Fields) -> Stack:
@@ -198,8 +192,7 @@ def falcon(fields: Fields) -> Stack:
         parallel=("two" if norms == 2 else "one") if parallel else "",
         dropout=has_dropout(fields, "hidden_dropout"),
     )
-    limit = fields.maybe("max_position_embeddings")
-    return Stack(embedding_head=_embedding_head(fields, shape), layers=(layer,) * shape.count, max_positions=limit)
+    return _stack(fields, shape, layer, limit=fields.maybe("max_position_embeddings"))
 
 
 def mpt(fields: Fields) -> Stack:
@@ -219,19 +212,14 @@ def mpt(fields: Fields) -> Stack:
         feed=Mlp(ffn=ratio * shape.hidden, gated=False, activation="gelu", bias=bias),
         dropout=has_dropout(fields, "resid_pdrop"),
     )
-    embedding_head = replace(_embedding_head(fields, shape, positions=limit or 0 if learned else 0), norm=layer.norm)
-    return Stack(embedding_head=embedding_head, layers=(layer,) * shape.count, max_positions=limit)
+    positions = limit or 0 if learned else 0
+    return _stack(fields, shape, layer, limit=limit, positions=positions, norm=layer.norm)
 
 
-def _embedding_head(fields: Fields, shape: ClassicShape, *, positions: int = 0, dropout: bool = False) -> EmbeddingHead:
-    return EmbeddingHead(
-        vocab=fields.count("vocab_size"),
-        hidden=shape.hidden,
-        tied=fields.flag("tie_word_embeddings"),
-        norm=LAYER,
-        positions=positions,
-        dropout=dropout,
-    )
+def _stack(fields: Fields, shape: ClassicShape, *layers: LayerSpec, limit: int | None, **head: Any) -> Stack:
+    """One layer as often as the config says, or all of them, between an embedding and a head with layer norm."""
+    all_layers = layers if len(layers) > 1 else layers * shape.count
+    return stack_of(fields, all_layers, noted=False, limit=limit, **{"hidden": shape.hidden, "norm": LAYER, **head})
 
 
 def chatglm(fields: Fields, traits: Traits) -> Stack:

@@ -5,7 +5,7 @@ Letters: D hidden, H heads, K kv heads, F ffn, E experts, L layers, i a layer's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,7 +126,6 @@ def switch(fields: Fields, value: Switch) -> bool:
 def decoder(fields: Fields, traits: Traits) -> Stack:
     """A decoder under Llama's config keys."""
     count = fields.layers("num_hidden_layers")
-    hidden = fields.count("hidden_size")
     attention = attention_of(fields, traits)
     dense = Mlp(
         ffn=fields.count("intermediate_size"),
@@ -146,25 +145,21 @@ def decoder(fields: Fields, traits: Traits) -> Stack:
         )
         for index in range(count)
     )
-    embedding_head = EmbeddingHead(
-        vocab=fields.count("vocab_size"),
-        hidden=hidden,
-        tied=fields.flag("tie_word_embeddings"),
-        norm=traits.norm,
-        head_bias=switch(fields, traits.head_bias),
-    )
-    limit = fields.maybe("max_position_embeddings", "model_max_length")
-    return Stack(embedding_head=embedding_head, layers=layers, max_positions=limit, notes=skipped_layers(fields))
+    head: dict[str, Any] = {"norm": traits.norm, "head_bias": switch(fields, traits.head_bias)}
+    return stack_of(fields, layers, limit=fields.maybe("max_position_embeddings", "model_max_length"), **head)
 
 
-def embedding_head_of(fields: Fields) -> EmbeddingHead:
-    """Embedding, last norm (RMS) and head of a decoder without biases in them."""
-    return EmbeddingHead(
-        vocab=fields.count("vocab_size"),
-        hidden=fields.count("hidden_size"),
-        tied=fields.flag("tie_word_embeddings"),
-        norm=RMS,
-    )
+def stack_of(fields: Fields, layers: Iterable[LayerSpec], *, noted: bool = True, **more: Any) -> Stack:
+    """Layers between the embedding and the head that a config states, with an RMS norm unless `more` says another.
+
+    What is left out of the model has a note where it is `noted`.
+    """
+    limit = more.pop("limit") if "limit" in more else fields.maybe("max_position_embeddings")
+    hidden = more.pop("hidden") if "hidden" in more else fields.count("hidden_size")
+    tied = fields.flag("tie_word_embeddings")
+    head = EmbeddingHead(vocab=fields.count("vocab_size"), hidden=hidden, tied=tied, **{"norm": RMS, **more})
+    notes = skipped_layers(fields) if noted else ()
+    return Stack(embedding_head=head, layers=tuple(layers), max_positions=limit, notes=notes)
 
 
 def attention_of(fields: Fields, traits: Traits) -> AttentionSpec:

@@ -29,7 +29,7 @@ def bert(fields: Fields) -> Stack:
 
 
 def roberta(fields: Fields) -> Stack:
-    """RoBERTa and XLM-RoBERTa with the masked-language head."""
+    """RoBERTa, XLM-RoBERTa and DistilBERT, which has no token types, with the masked-language head."""
     return _bert_like(fields)
 
 
@@ -51,22 +51,6 @@ def electra(fields: Fields) -> Stack:
     )
 
 
-def distilbert(fields: Fields) -> Stack:
-    """DistilBERT with the masked-language head; no token types, no pooler."""
-    hidden, heads = fields.count("dim"), fields.count("n_heads")
-    dropout = has_dropout(fields, "dropout")
-    layer = LayerSpec(
-        norm=LAYER,
-        mixer=_attention(heads, fields.divide("dim", hidden, "n_heads", heads), bias=True),
-        feed=Mlp(ffn=fields.count("hidden_dim"), gated=False, activation=activation(fields, "activation"), bias=True),
-        placement="post",
-        dropout=dropout,
-    )
-    limit = fields.count("max_position_embeddings")
-    embedding_head = _mlm_head(fields, hidden, limit, dropout=dropout)
-    return Stack(embedding_head=embedding_head, layers=(layer,) * fields.layers("n_layers"), max_positions=limit)
-
-
 def _bert_like(fields: Fields) -> Stack:
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     dropout = has_dropout(fields, "hidden_dropout_prob")
@@ -78,24 +62,20 @@ def _bert_like(fields: Fields) -> Stack:
         dropout=dropout,
     )
     limit = fields.count("max_position_embeddings")
-    types = fields.maybe("type_vocab_size", low=0) or 0
-    embedding_head = replace(_mlm_head(fields, hidden, limit, dropout=dropout), token_types=types)
-    return Stack(
-        embedding_head=embedding_head, layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=limit
-    )
-
-
-def _mlm_head(fields: Fields, hidden: int, limit: int, *, dropout: bool) -> EmbeddingHead:
-    return EmbeddingHead(
+    embedding_head = EmbeddingHead(
         vocab=fields.count("vocab_size"),
         hidden=hidden,
         tied=fields.flag("tie_word_embeddings", default=True),
         norm=None,
         positions=limit,
+        token_types=fields.maybe("type_vocab_size", low=0) or 0,
         embed_norm=LAYER,
         head="mlm",
         head_bias=True,
         dropout=dropout,
+    )
+    return Stack(
+        embedding_head=embedding_head, layers=(layer,) * fields.layers("num_hidden_layers"), max_positions=limit
     )
 
 

@@ -17,9 +17,8 @@ from ridgeline.graph.families.decoder import (
     Traits,
     activation,
     attention_of,
-    embedding_head_of,
     feed_of,
-    skipped_layers,
+    stack_of,
 )
 from ridgeline.graph.spec import AttentionSpec, GatedDelta, LayerSpec, Lightning, Mlp, Moe, StateSpace
 
@@ -42,9 +41,7 @@ def minimax(fields: Fields) -> Stack:
         )
         for index in range(count)
     )
-    return Stack(
-        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
-    )
+    return stack_of(fields, layers, noted=False)
 
 
 def _rotary(fields: Fields) -> float:
@@ -80,10 +77,7 @@ def qwen_delta(fields: Fields, traits: Traits) -> Stack:
         )
         for index in range(count)
     )
-    limit = fields.maybe("max_position_embeddings")
-    return Stack(
-        embedding_head=embedding_head_of(fields), layers=layers, max_positions=limit, notes=skipped_layers(fields)
-    )
+    return stack_of(fields, layers)
 
 
 def _delta(fields: Fields, parts: int) -> GatedDelta:
@@ -115,9 +109,7 @@ def nemotron_h(fields: Fields) -> Stack:
         LayerSpec(norm=RMS, feed=part) if isinstance(part, Mlp | Moe) else LayerSpec(norm=RMS, mixer=part)
         for part in (parts[kind] for kind in kinds)
     )
-    return Stack(
-        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
-    )
+    return stack_of(fields, layers, noted=False)
 
 
 def _kinds(fields: Fields) -> list[str]:
@@ -168,11 +160,7 @@ def _part(fields: Fields, kind: str) -> AttentionSpec | StateSpace | Mlp | Moe:
 def mamba2(fields: Fields) -> Stack:
     """Mamba-2: one mixer a layer, no MLP."""
     layer = LayerSpec(norm=RMS, mixer=_state(fields, "num_heads", "head_dim", "state_size"))
-    return Stack(
-        embedding_head=embedding_head_of(fields),
-        layers=(layer,) * fields.layers("num_hidden_layers"),
-        max_positions=None,
-    )
+    return stack_of(fields, (layer,) * fields.layers("num_hidden_layers"), limit=None, noted=False)
 
 
 def gemma4(fields: Fields) -> Stack:
@@ -193,9 +181,7 @@ def gemma4(fields: Fields) -> Stack:
     }
     feed = _beside(fields)
     layers = tuple(LayerSpec(norm=RMS, mixer=mixers[kind], feed=feed, placement="sandwich") for kind in kinds)
-    return Stack(
-        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
-    )
+    return stack_of(fields, layers, noted=False)
 
 
 def _wide(fields: Fields, near: AttentionSpec) -> AttentionSpec:
@@ -245,11 +231,7 @@ def searched(fields: Fields) -> Stack:
                 raise fields.fail("ffn_mult", times, "a number above 0, to 100")
             mlp = Mlp(ffn=-(-int(2 * times * hidden / 3) // 256) * 256, gated=True, activation=activation(fields))
         layers.append(LayerSpec(norm=RMS, mixer=attention, feed=mlp))
-    return Stack(
-        embedding_head=embedding_head_of(fields),
-        layers=tuple(layers),
-        max_positions=fields.maybe("max_position_embeddings"),
-    )
+    return stack_of(fields, layers, noted=False)
 
 
 def _block_part(fields: Fields, block: Mapping[str, Any], name: str, number: int) -> Mapping[str, Any]:
@@ -300,9 +282,7 @@ def _mixed(fields: Fields, kinds: list[str], feeds: list[Mlp | Moe], *, rotary: 
     if "mamba" in kinds:
         mixers["mamba"] = _state(fields, "mamba_n_heads", "mamba_d_head", "mamba_d_state")
     layers = tuple(LayerSpec(norm=RMS, mixer=mixers[kind], feed=feed) for kind, feed in zip(kinds, feeds, strict=True))
-    return Stack(
-        embedding_head=embedding_head_of(fields), layers=layers, max_positions=fields.maybe("max_position_embeddings")
-    )
+    return stack_of(fields, layers, noted=False)
 
 
 def _state(fields: Fields, heads_key: str, dim_key: str, state_key: str) -> StateSpace:

@@ -6,8 +6,8 @@ Letters: D hidden, H heads, E experts.
 from __future__ import annotations
 
 from ridgeline.graph.config import Fields
-from ridgeline.graph.families.decoder import RMS, Sparse, Stack, activation, feed_of, skipped_layers
-from ridgeline.graph.spec import AttentionSpec, Chosen, EmbeddingHead, Entries, Latent, LayerSpec, Mlp, Moe
+from ridgeline.graph.families.decoder import RMS, Sparse, Stack, activation, feed_of, stack_of
+from ridgeline.graph.spec import AttentionSpec, Chosen, Entries, Latent, LayerSpec, Mlp, Moe
 
 _SPARSE = Sparse(where="first", shared="count", bias=False)
 
@@ -31,18 +31,6 @@ def deepseek(fields: Fields) -> Stack:
         for index in range(count)
     )
     return stack_of(fields, layers)
-
-
-def stack_of(fields: Fields, layers: tuple[LayerSpec, ...]) -> Stack:
-    """Layers between an embedding and a head, as configs of this kind state them; what is left out has a note."""
-    embedding_head = EmbeddingHead(
-        vocab=fields.count("vocab_size"),
-        hidden=fields.count("hidden_size"),
-        tied=fields.flag("tie_word_embeddings"),
-        norm=RMS,
-    )
-    limit = fields.maybe("max_position_embeddings")
-    return Stack(embedding_head=embedding_head, layers=layers, max_positions=limit, notes=skipped_layers(fields))
 
 
 def _indexers(fields: Fields, count: int) -> list[bool]:
