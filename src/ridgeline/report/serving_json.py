@@ -81,6 +81,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "reasons": because(report),
         "decode_parts_s": as_value(report.decode_parts),
         "prefill_parts_s": as_value(report.prefill_parts),
+        "longest_tokens": found.longest_tokens,
         "capacities": [vars(held) for held in report.capacities],
         "series_s": found.series_s,
         "series": [[float(cell) for cell in row] for row in found.series[:last]],

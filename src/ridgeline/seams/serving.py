@@ -202,7 +202,10 @@ class Placement(ServingTechnique):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteKV(ServingTechnique):
-    """A part of a request's cache in the memory of other instances; neutral: all of it is at its own."""
+    """A part of a request's cache in the memory of other instances; neutral: all of it is at its own.
+
+    Hook `lends` moves caches of who decodes there too, every `rearranges` iterations (a number of the clock's rule).
+    """
 
     family: ClassVar[str] = "remote_kv"
     quality: ClassVar[Fact | None] = EXACT

@@ -17,7 +17,8 @@ from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving import drafts_of, fitting_instances
 from ridgeline.scenario.serving_words import applying, deployed, deployment_words, replaced
 from ridgeline.seams.deployment_slots import fills
-from ridgeline.seams.serving import Placement, instance_devices, of
+from ridgeline.seams.registry import built_in
+from ridgeline.seams.serving import Placement, RemoteKV, instance_devices, of
 from ridgeline.search.expert_service import Known, Loads, placed, routes_of
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
@@ -242,7 +243,8 @@ def _long_prompts(
     if int(np.max(traffic.prompt_tokens)) >= space.long_tokens:
         yield replaced(one, elastic_tokens=space.elastic_tokens)
     if int(np.max(traffic.prompt_tokens + traffic.output_tokens)) > ready(one)[0].capacity.cache_tokens:
-        yield replaced(one, borrows=True)
+        for way in built_in(RemoteKV.family):
+            yield replace(one, technique=(*one.technique, way().text))
 
 
 def _both_kinds(

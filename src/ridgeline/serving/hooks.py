@@ -21,7 +21,7 @@ from typing import Any
 from ridgeline.errors import PlanError
 from ridgeline.serving.compiling import Entered
 from ridgeline.serving.kinds import BOOL, INT, ArrayKind, Kind, Pointer, RecordKind, kind_of_state
-from ridgeline.serving.state import HELD, ORDER, RANK, REQUEST, ROUTE, RULE, VICTIM, Clock
+from ridgeline.serving.state import HELD, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, VICTIM, Clock
 
 _KINDS: dict[str, Kind] = {
     "clock": None, "ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE)
@@ -73,7 +73,11 @@ route = Hook(
     place=ROUTE, given=("clock", "pool", "request"), answer=INT,
     text="which instance of a pool (whose `takes` it is) takes a request; -1: nobody, where none is up",
 )  # fmt: skip
-HOOKS = {"order": order, "victim": victim, "held": held, "route": route}
+lends = Hook(
+    place=LENDS, given=("clock", "rule", "rank", "request", "lender"), answer=INT,
+    text="blocks of a decoding request's cache that move from its rank to a lender's; 0: none [1]",
+)  # fmt: skip
+HOOKS = {"order": order, "victim": victim, "held": held, "route": route, "lends": lends}
 
 
 def fill(clock: Clock, hooks: Mapping[str, Callable[..., Any]]) -> None:

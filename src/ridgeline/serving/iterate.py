@@ -23,7 +23,7 @@ from ridgeline.serving.compiling import clocked
 from ridgeline.serving.elastic import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.fairness import head
 from ridgeline.serving.polling import known_until, pass_on_late, result_s, steps_to_look
-from ridgeline.serving.remote_kv import borrowed_s, owes_soon
+from ridgeline.serving.remote_kv import borrowed_s, owes_soon, rearrange
 from ridgeline.serving.routing import ended, push, sample
 from ridgeline.serving.runs import book_run, catch_up, cut_called, set_run, standing, step_ranks, steps_to_go
 from ridgeline.serving.schedule import form_batch
@@ -183,6 +183,8 @@ def begin(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     chunks, decoding, preempted = 0, 0, clock.system.preemptions
     if rule.borrows:
         catch_up(clock, rule, now_s)
+    if rule.rearranges > 0 and clock.instances[instance].iterations % rule.rearranges == 0:
+        rearrange(clock, rule, clock.instances[instance].first_rank)
     known_s = known_until(clock, rule, instance, now_s)
     if rule.elastic > 0:
         clock.ranks[clock.instances[instance].first_rank].helpers = free_beside(clock, instance)

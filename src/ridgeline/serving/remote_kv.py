@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.clock import NO, Lines, of_one_host, run
+from ridgeline.serving.clock import NO, Lines, decode_lines, decode_s, hosted, of_one_host, run
 from ridgeline.serving.compiling import clocked
-from ridgeline.serving.queues import growth, most_blocks
-from ridgeline.serving.state import NOBODY, Clock, Record
+from ridgeline.serving.hooks import lends
+from ridgeline.serving.queues import first_growth, growth, held_blocks, most_blocks
+from ridgeline.serving.state import DECODING, LENDS, NOBODY, Clock, Record
 
 
 @clocked
@@ -23,20 +24,31 @@ def lendable(clock: Clock, rule: Record, rank: int) -> int:
 
 
 @clocked
+def most_held(clock: Clock, rule: Record) -> int:
+    """Blocks of the longest request that a rank holds, with what all others give if nobody uses any [1]."""
+    if rule.borrows == 0:
+        return int(rule.capacity)
+    each = math.floor(rule.lend_share * rule.capacity)
+    return int(max(rule.capacity, min(clock.ranks.size * each, rule.owe + each)))
+
+
+@clocked
 def too_long(clock: Clock, rule: Record, blocks: int) -> bool:
     """Whether so many blocks are more than a rank has, and than all ranks would give if nobody used any."""
-    if blocks <= rule.capacity:
-        return False
-    each = math.floor(rule.lend_share * rule.capacity)
-    return bool(rule.borrows == 0 or blocks > clock.ranks.size * each or blocks - each > rule.owe)
+    return bool(blocks > most_held(clock, rule))
 
 
 @clocked
 def debt(clock: Clock, rule: Record, rank: int, request: int) -> int:
-    """Blocks that a request must borrow to be held to its end; -1 where others do not give them now."""
+    """Blocks that a request must borrow to be held to its end; -1 where others do not give them now.
+
+    Where caches of who decodes move as a hook says, one that a rank can hold alone waits for that.
+    """
     if rule.borrows == 0:
         return -1
     total = most_blocks(rule, clock.requests[request].prompt, clock.requests[request].output)
+    if clock.hooks[LENDS] != 0 and total <= rule.capacity:
+        return -1
     missing = total - min(total, lendable(clock, rule, rank))
     if missing <= 0 or clock.ranks[rank].owes + missing > rule.owe:
         return -1
@@ -72,14 +84,106 @@ def borrow(clock: Clock, rule: Record, rank: int, request: int) -> int:
             if given > most:
                 lender, most = other, given
         taken = min(missing, most)
-        clock.loans[request, lender] = taken
-        clock.ranks[lender].used += taken
-        clock.ranks[lender].lent += taken
-        clock.ranks[lender].called = 1
-        clock.system.peak_blocks = max(clock.system.peak_blocks, clock.ranks[lender].used)
-        clock.requests[request].part = max(clock.requests[request].part, taken)
+        _lend(clock, request, lender, taken)
         missing -= taken
     return int(own)
+
+
+@clocked
+def _lend(clock: Clock, request: int, lender: int, blocks: int) -> None:
+    """Books blocks of a request at a lender."""
+    clock.loans[request, lender] += blocks
+    clock.ranks[lender].used += blocks
+    clock.ranks[lender].lent += blocks
+    clock.ranks[lender].called = 1
+    clock.system.peak_blocks = max(clock.system.peak_blocks, clock.ranks[lender].used)
+    clock.requests[request].part = max(clock.requests[request].part, clock.loans[request, lender])
+
+
+@clocked
+def _longest(clock: Clock, rank: int) -> int:
+    """Who decodes with the most of its prompt at home, the first admitted of equals; nobody where none has any."""
+    found, most, request = NOBODY, 0.0, clock.ranks[rank].run_first
+    while request != NOBODY:
+        if clock.requests[request].stage == DECODING and clock.requests[request].reads > most:
+            found, most = request, clock.requests[request].reads
+        request = clock.requests[request].after
+    return int(found)
+
+
+@clocked
+def movable(clock: Clock, rule: Record, rank: int, request: int, lender: int) -> int:
+    """Blocks of a decoding request's prompt that a lender takes now, at most [1]."""
+    there = min(lendable(clock, rule, lender), rule.owe - clock.ranks[rank].owes)
+    return int(min(there, clock.requests[request].reads // rule.block_tokens))
+
+
+@clocked
+def freed(clock: Clock, rule: Record, rank: int, request: int, blocks: int) -> int:
+    """Blocks of its own rank that are free when so many of a request have moved: what it needs to its end stays [1]."""
+    if clock.requests[request].lent > 0:
+        return blocks
+    whole = most_blocks(rule, clock.requests[request].prompt, clock.requests[request].output)
+    return int(blocks + held_blocks(clock, rule, request, clock.ranks[rank].step) - whole)
+
+
+@clocked
+def _relocate(clock: Clock, rule: Record, rank: int, request: int, lender: int, blocks: int) -> None:
+    """Moves blocks of a decoding request's prompt to a lender; from then on it has all it needs to its end."""
+    clock.ranks[rank].used -= freed(clock, rule, rank, request, blocks)
+    if clock.requests[request].lent > 0:
+        asks(clock, rule, rank, request, -1)
+    else:
+        start = clock.requests[request].since + first_growth(rule, clock.requests[request].length)
+        clock.phase[rank, start % rule.period] -= 1
+        clock.requests[request].part = 0
+        clock.requests[request].own = most_blocks(rule, clock.requests[request].prompt, clock.requests[request].output)
+    clock.requests[request].own -= blocks
+    clock.ranks[rank].committed += clock.requests[request].own - clock.requests[request].reserved
+    clock.requests[request].reserved = clock.requests[request].own
+    clock.requests[request].lent += blocks
+    clock.ranks[rank].owes += blocks
+    clock.requests[request].reads -= blocks * rule.block_tokens
+    clock.ranks[rank].context -= blocks * rule.block_tokens
+    clock.ranks[rank].moved_s += blocks * rule.block_tokens * rule.lend_token_s
+    clock.system.loans += 1
+    _lend(clock, request, lender, blocks)
+    asks(clock, rule, rank, request, 1)
+
+
+@clocked
+def rearrange(clock: Clock, rule: Record, rank: int) -> None:
+    """While requests wait, moves caches of who decodes, the longest first, to who by the hook takes the most."""
+    while clock.ranks[rank].waiting > 0:
+        request, lender, most = _longest(clock, rank), NOBODY, 0
+        if request == NOBODY:
+            return
+        for other in range(clock.ranks.size):
+            blocks = lends(clock.hooks[LENDS], clock, rule, rank, request, other) if other != rank else 0
+            if blocks > most and blocks <= movable(clock, rule, rank, request, other):
+                lender, most = other, blocks
+        if lender == NOBODY or freed(clock, rule, rank, request, most) <= 0:
+            return
+        _relocate(clock, rule, rank, request, lender, most)
+
+
+@clocked
+def tokens_per_s(clock: Clock, rule: Record, rank: int, more: tuple[float, float, float, float]) -> float:
+    """Tokens a second of a rank that decodes with `more` than it has, by the clock's own prices [token/s].
+
+    `more` are sequences, tokens of context at home, tokens that its steps wait for elsewhere, and guests' tokens.
+    """
+    sequences, context = clock.ranks[rank].decoding + more[0], clock.ranks[rank].context + more[1]
+    if sequences < 1.0:
+        return 0.0
+    lines = decode_lines(clock.times, rule, sequences, sequences / rule.ranks, False, 0.0)
+    attention = lines[2] * decode_s(clock.times, rule, sequences, context / sequences, False)
+    away = max(attention, (clock.ranks[rank].far + more[2]) * rule.far_token_s)
+    away += (clock.ranks[rank].guests + more[3]) * rule.far_token_s
+    asking = clock.ranks[rank].asking + (1.0 if more[2] > 0.0 else 0.0)
+    if asking > 0.0:
+        away += rule.ask_start_s + asking * rule.ask_s
+    return float(rule.gained * sequences / hosted(rule, max(lines[0], lines[1] + away), sequences))
 
 
 @clocked

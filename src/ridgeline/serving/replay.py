@@ -21,6 +21,7 @@ from ridgeline.serving.fleet_events import FleetEvents, failures_of, scale
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.hooks import fill
 from ridgeline.serving.queues import shortest_first
+from ridgeline.serving.remote_kv import most_held
 from ridgeline.serving.rule import pool_role
 from ridgeline.serving.state import Array, Clock, Record, Records, Whole
 from ridgeline.serving.step import StepTables
@@ -44,7 +45,7 @@ class Replay:
 
     `came_s`, `first_s`, `end_s` [s] entering the system, first and last token; `done` who ended with all tokens,
     `refused` who could never run. `series` (T, 3) is cache blocks in use, waiting and running requests, the most in
-    each stretch of `series_s` [s].
+    each stretch of `series_s` [s]. `longest_tokens` [token] are of the longest request that every instance serves.
     """
 
     came_s: Array
@@ -77,6 +78,7 @@ class Replay:
     loads: int
     loans: int
     merges: int
+    longest_tokens: int
 
     def itl_quantile(self, share: float) -> float:
         """Inter-token latency that `share` of all tokens after the first keep to [s]; nan without any."""
@@ -343,6 +345,7 @@ def _result(clock: Clock, span_s: float) -> Replay:
         loads=int(counted["loads"]),
         loans=int(counted["loans"]),
         merges=int(counted["merges"]),
+        longest_tokens=int(min(most_held(clock, rule) * rule["block_tokens"] for rule in rules.view(np.recarray))),
     )
 
 

@@ -47,6 +47,10 @@ def steps_to_go(clock: Clock, rule: Record, instance: int) -> int:
     )  # no run is longer
     if rule.redraws > 0:  # priorities change then
         steps = min(steps, rule.redraws - clock.instances[instance].iterations % rule.redraws)
+    if rule.rearranges > 0 and clock.ranks[clock.instances[instance].first_rank].waiting > 0:  # caches may move then
+        steps = min(steps, rule.rearranges - clock.instances[instance].iterations % rule.rearranges)
+    if rule.rearranges > 0 and clock.ranks[clock.instances[instance].first_rank].moved_s > 0.0:  # before the first step
+        steps = 1
     for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
         if clock.ranks[rank].decoding > 0:
             if rule.scheduler != MIXED_BATCHES and ensure_growth(clock, rule, rank):

@@ -22,8 +22,8 @@ IDLE, MIXED, DECODES, HELPS = range(4)  # what an instance is at
 BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 EACH_LOOK, WHEN_ALL, WHEN_FULL = range(3)  # what prompts wait for
-ORDER, VICTIM, HELD, ROUTE = range(4)  # hooks (`serving.hooks`)
-HOOKS = 4
+ORDER, VICTIM, HELD, ROUTE, LENDS = range(5)  # hooks (`serving.hooks`)
+HOOKS = 5
 SAMPLES = 512  # of the series over time
 NOBODY = -1
 
@@ -41,8 +41,8 @@ _TABLES = (
 RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
-    f" overlapped ahead late_results split micro_batches redraws levels borrows owe elastic moving_holds draws_rank"
-    " stands"
+    f" overlapped ahead late_results split micro_batches redraws levels borrows owe rearranges elastic moving_holds"
+    " draws_rank stands"
     f" {_TABLES}"
     f" {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
@@ -84,8 +84,9 @@ besides and reads `read_share`; of a cache that is streamed each step takes `str
 prompts add to an iteration. A request that does not fit `borrows` room of other instances, which give a share
 `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a token's cache there takes `lend_token_s`,
 a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for queries and sums, and a token is read there in
-`far_token_s`. Prompts with `elastic` tokens or more to compute (0: none) are computed by all who are free together,
-whose parts of the cache go round in `ring_start_s` [s] each and `move_token_s` a token.
+`far_token_s`; every `rearranges` iterations (0: never) caches of who decodes may move there too. Prompts with `elastic`
+tokens or more to compute (0: none) are computed by all who are free together, whose parts of the cache go round in
+`ring_start_s` [s] each and `move_token_s` a token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
 C mean context, Q tokens of a chunk and P cached before it: the grids, with their sizes; `lane` (T) of the rank, `group`
