@@ -115,11 +115,26 @@ class Op:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightPasses:
+    """What every forward makes of a weight before it is multiplied, and backward reads for gradients of how.
+
+    Of each number `forward_bytes` go through memory beside the weight as it is read, and `backward_bytes` beside its
+    gradient [byte]; `held_bytes` of them wait from forward to backward [byte].
+    """
+
+    forward_bytes: float
+    backward_bytes: float = 0.0
+    held_bytes: float = 0.0
+    kernels: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinearOp(Op):
     """A (k, n) weight applied to rows, perhaps of several linear layers merged (`parts`: each gets its own adapter).
 
     What is marked `cross` counts encoder tokens, as does what it saves. A `constant` one multiplies data, not a weight:
-    only its input gets a gradient. An `adapter` is trained beside frozen weights.
+    only its input gets a gradient. An `adapter` is trained beside frozen weights. A `plain` one is multiplied in the
+    format of activations where a recipe casts others to a narrower one. `made` is what is made of its weight first.
     """
 
     k: int
@@ -130,6 +145,8 @@ class LinearOp(Op):
     parts: int = 1
     cross: bool = False
     constant: bool = False
+    plain: bool = False
+    made: WeightPasses | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

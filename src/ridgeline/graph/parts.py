@@ -16,6 +16,7 @@ from ridgeline.graph.ops import (
     ElementwiseOp,
     GemmOp,
     HyperConnectionOp,
+    LinearOp,
     NormOp,
     Op,
     OpRole,
@@ -26,6 +27,7 @@ from ridgeline.graph.ops import (
     elementwise,
 )
 from ridgeline.graph.spec import AttentionSpec, Chosen, Entries, Latent, Mlp, Norm
+from ridgeline.graph.workload import Precision
 
 MASK_BYTES = 1.0  # a dropout mask is one byte per element
 MASK_TRAFFIC = 0.5  # that byte, in elements of a two-byte dtype
@@ -151,6 +153,11 @@ def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], *, shared: bool = Fa
         activation_op(mlp, Region.TENSOR, f"{prefix}_activation", shared=shared),
         linear(f"{prefix}_down", mlp.ffn, hidden, split=Split.ROW, role=last, bias=mlp.bias, kept=inner),
     ]
+
+
+def narrowed(op: Op, precision: Precision) -> bool:
+    """Whether a product's operands are cast to the recipe's narrow format: all but the head's and `plain` ones."""
+    return precision.quantize and op.region is not Region.VOCAB and not (isinstance(op, LinearOp) and op.plain)
 
 
 def feeds_forward(op: Op) -> bool:

@@ -1,11 +1,11 @@
-"""What one rank does of operators that transformers lack: convolutions, recurrences, scans, tables in parts."""
+"""What one rank does of operators that transformers lack, and of weights that something is made of before use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
 
-from ridgeline.graph.ops import ConvolutionOp, RecurrentOp, ScanOp, SparseTableOp
+from ridgeline.graph.ops import ConvolutionOp, LinearOp, RecurrentOp, ScanOp, SparseTableOp
 from ridgeline.graph.workload import Precision
 from ridgeline.lower.work import Gemm, Number, Phase, Stream, Work
 
@@ -61,3 +61,14 @@ def tables(op: SparseTableOp, precision: Precision, *, tokens: Number) -> Iterab
     yield Stream(name=op.name, phase=Phase.FORWARD, bytes=tokens * (op.read * row + op.write * size))
     updated = (op.backward_read + op.backward_write) * row
     yield Stream(name=op.name, phase=Phase.BACKWARD_WEIGHT, bytes=tokens * (op.write * size + updated))
+
+
+def made_of_weight(op: LinearOp, precision: Precision, *, numbers: Number) -> Iterable[Work]:
+    """What is made of a weight of so many numbers before it is multiplied, and of its gradient after."""
+    if op.made is None:
+        return
+    made = partial(Stream, name=f"{op.name}.made", kernels=float(op.made.kernels))
+    yield made(phase=Phase.FORWARD, bytes=numbers * (precision.weight_bytes + op.made.forward_bytes))
+    if op.made.backward_bytes:
+        gradient = numbers * (precision.activation_bytes + op.made.backward_bytes)
+        yield made(phase=Phase.BACKWARD_WEIGHT, bytes=gradient)

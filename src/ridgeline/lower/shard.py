@@ -30,11 +30,11 @@ from ridgeline.graph.ops import (
     SparseTableOp,
     Split,
 )
-from ridgeline.graph.parts import MASK_BYTES
+from ridgeline.graph.parts import MASK_BYTES, narrowed
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.chains import Chains
 from ridgeline.lower.contexts import context_exchange
-from ridgeline.lower.networks import convolution, recurrence, scan, tables
+from ridgeline.lower.networks import convolution, made_of_weight, recurrence, scan, tables
 from ridgeline.lower.params import adapted, adapters, cast_to_keep, trains
 from ridgeline.lower.work import (
     Attention,
@@ -162,7 +162,7 @@ class Sharder:
 
     def _gemm_passes(self, op: LinearOp, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
         precision = self.precision
-        quantized = precision.quantize and op.region is not Region.VOCAB
+        quantized = narrowed(op, precision)
         frozen = not trains(op, self.workload)
         dequantized = k * n if self.quantized_base and op.lora else 0
         routed = op.region is Region.EXPERT
@@ -171,6 +171,7 @@ class Sharder:
         layouts = 1 if frozen else 2  # gradients of weights need inputs and gradients transposed
         yield thin(phase=Phase.FORWARD, m=m, n=n, k=k, cast_layouts=layouts)
         yield thin(phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n, cast_layouts=layouts)
+        yield from made_of_weight(op, precision, numbers=k * n * count)
         if op.constant:
             return
         if not frozen:

@@ -12,7 +12,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.facts.frameworks import FrameworkPolicy, MemoryKeys, framework_policy
 from ridgeline.graph.model import Block, Graph
 from ridgeline.graph.ops import AttentionOp, ElementwiseOp, EmbeddingOp, LinearOp, Op, Region, Saved, Split
-from ridgeline.graph.parts import MASK_BYTES, feeds_forward
+from ridgeline.graph.parts import MASK_BYTES, feeds_forward, narrowed
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.params import adapted, adapters, optimizer_states, quantized_base, trained_tensors, trains
 from ridgeline.seams.recompute import RESULTS, RecomputeRule
@@ -133,7 +133,7 @@ class PartMemory:
     the optimizer keeps of the trained ones. `tensors` are what a forward makes that may wait for backward; of them
     `inputs` are those of 4-bit products, where held. `backward` is the widest operator's gradients in flight, per
     token, `beside_mlp` that but for feed-forwards. `largest` is the biggest linear weight [1], whose gradient or
-    dequantized copy is a transient.
+    dequantized copy is a transient; `made` are bytes that are made of weights and wait for backward.
     """
 
     trained: Divided = Divided()
@@ -145,6 +145,7 @@ class PartMemory:
     backward: Kept = Kept()
     beside_mlp: Kept = Kept()
     largest: Divided = Divided()
+    made: Divided = Divided()
     tokens_factor: float = 1.0
     top_k: float = 1.0
     _kept: dict[RecomputeRule | None, Kept] = field(init=False, default_factory=dict, compare=False, repr=False)
@@ -222,7 +223,9 @@ class _Builder:
         if not op.params or (op.tied and self.runtime.ties_embeddings):
             return
         copies = self.experts if op.region is Region.EXPERT else 1
-        count, part = float(op.params * copies), self.part
+        count = float(op.params * copies)
+        made = count * op.made.held_bytes if isinstance(op, LinearOp) and op.made else 0.0
+        self.part = part = replace(self.part, made=self.part.made.plus(op, made))
         tensors = trained_tensors(op, self.workload)
         states = part.states.plus(op, sum(map(self.optimizer.state_bytes, tensors)) * copies)
         if trains(op, self.workload):
@@ -252,8 +255,7 @@ class _Builder:
                 continue  # logits have a category of their own
             if isinstance(op, LinearOp) and not (keep_input or held) and saved.role != "input":
                 continue  # the input of a frozen linear layer only serves its weight's gradient
-            eight_bit = trained and self.precision.quantize and op.region is not Region.VOCAB
-            if isinstance(op, LinearOp) and eight_bit and not saved.role:
+            if isinstance(op, LinearOp) and trained and narrowed(op, self.precision) and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
             if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
                 saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)

@@ -274,6 +274,7 @@ def weight_copy_bytes(stage: MemoryStage) -> Array:
 
     Mixed precision over fp32 weights casts each weight on use and keeps the copy until backward
     (under ZeRO-3 the gathered layers are that copy). A 4-bit base is dequantized a weight at a time, the head apart.
+    What a technique makes of weights is beside them.
     """
     precision, copies = stage.profile.precision, as_array(0.0)
     if precision.weight_bytes > precision.activation_bytes:
@@ -281,7 +282,7 @@ def weight_copy_bytes(stage: MemoryStage) -> Array:
     if stage.profile.dequantizes:
         wide = stage.runtime.dequantized_copies * precision.activation_bytes
         copies = np.maximum(copies, _largest_weight(stage) * wide)
-    return copies
+    return copies + _all(stage, lambda of, part: _divided(of, part.made))
 
 
 def head_copy_bytes(stage: MemoryStage) -> Array:

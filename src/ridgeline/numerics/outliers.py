@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.numerics.algorithm import ArrayAlgorithm, Arrays, Floats
-from ridgeline.numerics.rounding import Gptq, nearest, result_error
+from ridgeline.numerics.rounding import Gptq, nearest, relative_error, result_error
 from ridgeline.seams.technique import param
 
 _OUTLIER_BITS = 32.0  # a value and its column of 16 bits each
@@ -116,7 +116,7 @@ class Spqr(ArrayAlgorithm):
         theirs, own = result_error(arrays, rival.rounded(arrays)), result_error(arrays, found)
         return {
             "result_error": own,
-            "weight_error": float(np.linalg.norm(arrays.weight - found) / np.linalg.norm(arrays.weight)),
+            "weight_error": relative_error(arrays.weight, found),
             "outlier_share": share,
             "weight_bits": each,
             "times_smaller": 16.0 / each,

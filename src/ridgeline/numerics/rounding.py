@@ -52,7 +52,7 @@ class RoundToNearest(ArrayAlgorithm):
         each = self.bits + (_SCALE_BITS + self.bits) / (self.group or arrays.weight.shape[1])
         return {
             "result_error": result_error(arrays, found),
-            "weight_error": float(np.linalg.norm(arrays.weight - found) / np.linalg.norm(arrays.weight)),
+            "weight_error": relative_error(arrays.weight, found),
             "weight_bits": each,
             "times_smaller": 16.0 / each,
         }
@@ -110,5 +110,9 @@ def nearest(weight: Floats, scale: Floats, least: Floats, steps: int) -> Floats:
 
 def result_error(arrays: Arrays, found: Floats) -> float:
     """||(W - Q) X|| / ||W X|| over the samples [1]."""
-    exact = arrays.inputs @ arrays.weight.T
-    return float(np.linalg.norm(arrays.inputs @ (arrays.weight - found).T) / max(float(np.linalg.norm(exact)), 1e-300))
+    return relative_error(arrays.inputs @ arrays.weight.T, arrays.inputs @ found.T)
+
+
+def relative_error(exact: Floats, found: Floats) -> float:
+    """||A - Q|| / ||A|| [1]."""
+    return float(np.linalg.norm(exact - found) / max(float(np.linalg.norm(exact)), 1e-300))
