@@ -15,8 +15,9 @@ RidgelineError                  exit code 2: the input cannot be used
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 
 
 def printable(text: str) -> str:
@@ -59,8 +60,8 @@ def _parts(text: str) -> list[str]:
 class RidgelineError(Exception):
     """An error worded for the person who asked: what is wrong, then after a semicolon what to do.
 
-    Beside the text, where they are known: the file, line and field at fault, the value found there, and valid names
-    near it.
+    Beside the text, where they are known: the file, line and field at fault, the value found there, valid names
+    near it, and entries that the JSON of an answer would have too.
     """
 
     exit_code = 2
@@ -69,6 +70,7 @@ class RidgelineError(Exception):
     field: str | None = None
     value: object = None
     nearest: tuple[str, ...] = ()
+    beside: Mapping[str, object] = MappingProxyType({})
 
 
 class InputError(RidgelineError):

@@ -24,7 +24,7 @@ INFINITE = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Solution:
     """What a program answers: values of its variables, objective and proven bound.
 
     `bound` is a lower bound of every solution; `gap` is 1 - bound / objective, 0 when proven best. `prices` are the
@@ -108,7 +108,7 @@ class Draft:
     def solve(
         self, *, time_limit_s: float = 60.0, gap: float = 0.0, relaxed: bool = False, start: Floats | None = None,
         most_nodes: int = 2**31 - 1,
-    ) -> Answer | None:  # fmt: skip
+    ) -> Solution | None:  # fmt: skip
         """The best values found within a time limit, with their proven bound; None when no values satisfy the rows.
 
         Parameters
@@ -176,7 +176,7 @@ class Draft:
             model.integrality_ = [kinds[int(one)] for one in np.concatenate(self._whole)]
         return model
 
-    def _answer(self, highspy: Any, solver: Any, mixed: bool, elapsed_s: float) -> Answer | None:
+    def _answer(self, highspy: Any, solver: Any, mixed: bool, elapsed_s: float) -> Solution | None:
         """Reads the solver's state; values of whole variables are rounded to whole numbers."""
         status, info = solver.getModelStatus(), solver.getInfo()
         states = highspy.HighsModelStatus
@@ -191,7 +191,7 @@ class Draft:
         if mixed:
             whole = np.concatenate(self._whole)
             values[whole] = np.rint(values[whole])
-        return Answer(
+        return Solution(
             values=values,
             objective=float(info.objective_function_value),
             bound=float(info.mip_dual_bound if mixed else info.objective_function_value),

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.api import calibrating
 from ridgeline.calibrate.here import fitting
 from ridgeline.calibrate.here.kernels import measured, products
-from ridgeline.cli import calibrating
 from ridgeline.cli.main import run
 from ridgeline.facts.profiles import Noise, Profile, this_machine, write_profile
 from ridgeline.facts.records import Accelerator, Evidence, Fact, Host, Tier

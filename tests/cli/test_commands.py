@@ -229,7 +229,7 @@ def test_a_defect_is_not_hidden_from_tests(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nought")
 
-    monkeypatch.setattr("ridgeline.cli.planning.predict", broken)
+    monkeypatch.setattr("ridgeline.api.planning.predict", broken)
     with pytest.raises(ZeroDivisionError):
         run(["predict", *SMALL])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.api import fitting
 from ridgeline.calibrate.rungs import Judged
-from ridgeline.cli import fitting
 from ridgeline.cli.main import run
 from ridgeline.cost.answer import Rung
 from ridgeline.facts.transfer import rung_interval

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES
+from ridgeline.api.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES
 from ridgeline.cli.main import run
 from ridgeline.errors import RidgelineError
 from ridgeline.graph.load import load

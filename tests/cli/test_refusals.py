@@ -226,6 +226,6 @@ def test_a_person_who_stops_the_program_sees_no_defect(
     def interrupted(*_: object, **__: object) -> None:
         raise stopped
 
-    monkeypatch.setattr("ridgeline.cli.catalog.catalog", interrupted)
+    monkeypatch.setattr("ridgeline.api.catalog.catalog", interrupted)
     assert run(["catalog", "models"]) == 130
     assert "defect" not in capsys.readouterr().err

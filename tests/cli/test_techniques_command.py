@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ridgeline.cli import techniques as command
+from ridgeline.api import techniques as command
 from ridgeline.cli.main import run
 from ridgeline.errors import PlanError
 from ridgeline.facts.taxonomies import taxonomies

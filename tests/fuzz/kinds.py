@@ -97,7 +97,7 @@ def _loads(folder: Path, dice: Dice, whole: bool) -> list[str]:
 
 def _flags(folder: Path, dice: Dice, whole: bool) -> list[str]:
     """Flags of a command with values of others, or with none that anyone would say."""
-    from ridgeline.cli.flags import STATED_FIELDS
+    from ridgeline.api.flags import STATED_FIELDS
     from ridgeline.scenario.fields import WORKLOAD_FIELDS
     from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.cli.techniques import ALWAYS, range_text, technique_as_dict, written
+from ridgeline.api.techniques import ALWAYS, range_text, technique_as_dict, written
 from ridgeline.facts.store import sources
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.serving import ServingTechnique

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.cli.measuring import _machine
+from ridgeline.api.measuring import _machine
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cli.placing import loads_from, with_placement
+from ridgeline.api.placing import loads_from, with_placement
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeline.cli.placing import loads_from
+from ridgeline.api.placing import loads_from
 from ridgeline.cost.machine import machine
 from ridgeline.cost.network import path
 from ridgeline.errors import InputError, PlanError

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from importlib import import_module
-from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ridgeline.cli.flags import flags_of
-from ridgeline.errors import UnknownNameError
+from ridgeline.api import options as _options  # noqa: F401  (fills the table of questions)
+from ridgeline.api.verb import REQUIRED, VERBS, Argument, Verb
+from ridgeline.cli.screen import printed
+from ridgeline.errors import RidgelineError
 from ridgeline.scenario.fields import Field
 from ridgeline.scenario.synonyms import called_here
 
@@ -35,42 +34,23 @@ class _Unusable(typer.BadParameter):
 class _Reader:
     """Reads a parameter in place of Typer's own readers, which import pydantic: a tenth of a second of every start."""
 
-    def __init__(self, kind: Any, least: float | None, most: float | None) -> None:
-        self.kind, self.least, self.most = kind, least, most
+    def __init__(self, kind: type, option: Argument | None) -> None:
+        self.option = Argument(kind=kind, help="") if option is None else option
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value as the command's function gets it; a message with the words that are allowed where it has none."""
         if param.multiple or param.nargs == -1:
             return list(value or ())
-        if value is None or isinstance(value, self.kind):
-            return value
-        if issubclass(self.kind, Enum):
-            return self._choice(value, ctx, param)
         try:
-            number = self.kind(value)
-        except ValueError:
-            whole = "a whole number" if self.kind is int else "a number"
-            raise _Unusable(f"'{value}' is not {whole}", ctx=ctx, param=param, value=value) from None
-        self._check(number, ctx, param)
-        return number
-
-    def _choice(self, value: str, ctx: Any, param: Any) -> Enum:
-        words = [member.value for member in self.kind]
-        if value not in words:
-            error = UnknownNameError("word", value, words, hint=f"one of: {', '.join(words)}")
-            raise _Unusable(str(error), ctx=ctx, param=param, value=value, nearest=error.nearest)
-        found: Enum = self.kind(value)
-        return found
-
-    def _check(self, number: float, ctx: Any, param: Any) -> None:
-        above = self.least is None or number >= self.least
-        below = self.most is None or number <= self.most
-        if not (above and below):  # NaN keeps to no bound
-            least = "" if self.least is None else f" at least {self.least}"
-            most = "" if self.most is None else f" at most {self.most}"
-            both = " and" if least and most else ""
-            said = f"{number} is out of range; it must be{least}{both}{most}"
-            raise _Unusable(said, ctx=ctx, param=param, value=number)
+            return self.option.read(value)
+        except RidgelineError as error:
+            raise _Unusable(
+                str(error),
+                ctx=ctx,
+                param=param,
+                value=value if error.value is None else error.value,
+                nearest=error.nearest,
+            ) from None
 
 
 class _Plain:
@@ -82,8 +62,7 @@ class _Plain:
         for parameter in found:
             described = getattr(parameter, "type_descriptor", None)
             if described is not None:
-                limits = described.parameter_info
-                reader = _Reader(described.annotation, limits.min, limits.max)
+                reader = _Reader(described.annotation, getattr(described.parameter_info, "ridgeline_option", None))
                 parameter.get_runtime_param = lambda reader=reader: reader
         return found
 
@@ -117,57 +96,92 @@ class Command(_Plain, TyperCommand):
                 formatter.write_dl(records)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spec:
-    """A command: the function of this room that answers it, its own arguments and options, and tables of fields.
+SHARED = "Training and serving"  # the heading of words that are in several tables of a command
 
-    The function gets one value: the own ones as attributes, and as `words` those of the fields, None where not given.
+
+def build(name: str, one: Verb) -> Any:
+    """The command of a question, as Typer runs it."""
+    shown = [_own(each, option) for each, option in {**one.own, "as_json": _JSON}.items()]
+    shown += flags_of(one.fields)
+
+    def call(**words: Any) -> int:
+        own = {each: words.pop(each) for each in one.own}
+        own = {each: value.value if isinstance(value, Enum) else value for each, value in own.items()}
+        as_json = words.pop("as_json")
+        return printed(one.answer(own, words), as_json=as_json)
+
+    call.__doc__ = one.help
+    call.__annotations__ = {each.name: each.annotation for each in shown}
+    setattr(call, "__signature__", inspect.Signature(shown))  # noqa: B010  (mypy knows no such attribute)
+    alone = typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=SETTINGS
+    )
+    alone.command(name, cls=Command, short_help=one.short_help, epilog=one.epilog)(call)
+    return get_command(alone)
+
+
+_JSON = Argument(kind=bool, flag="--json", help="print JSON with stable keys and SI numbers", default=False)
+
+
+def _enum(name: str, choices: tuple[str, ...]) -> Any:
+    """Choices as the type that Typer's help lists them from."""
+    return Enum(name, {each: each for each in choices}, type=str)
+
+
+def _own(name: str, option: Argument) -> inspect.Parameter:
+    """A question's own option as a parameter of its command."""
+    kind: Any = list[str] if option.kind is list else option.kind
+    if option.choices:
+        kind = _enum(name, option.choices)
+    default = inspect.Parameter.empty if option.default is REQUIRED else option.default
+    if default is None:
+        kind = kind | None
+    if option.flag:
+        said: Any = typer.Option(
+            option.flag, help=option.help, metavar=option.metavar, show_default=option.shown,
+            min=option.least, max=option.most,
+        )  # fmt: skip
+    else:
+        said = typer.Argument(help=option.help, metavar=option.metavar)
+    said.ridgeline_option = option
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
+
+
+def flags_of(groups: Mapping[str, tuple[Field, ...]]) -> list[inspect.Parameter]:
+    """A parameter per field of some tables, under the heading of its table.
+
+    A flag that is not given is None; one that is given is text (True or False for a switch), for
+    the field's own reader. A word of two tables is one flag, under a heading of its own.
     """
-
-    run: str  # 'module.function'
-    help: str
-    short_help: str
-    epilog: str | None = None
-    own: Mapping[str, tuple[Any, Any]]  # by name: the annotated type and the default
-    fields: Mapping[str, tuple[Field, ...]] = field(default_factory=dict)  # by heading
-
-    def build(self, name: str) -> Any:
-        """The command, as Typer runs it."""
-        shown = [
-            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for each, (kind, default) in self.own.items()
-        ]
-        shown += flags_of(self.fields)
-
-        def call(**words: Any) -> None:
-            own = {each: words.pop(each) for each in self.own}
-            plain = {each: value.value if isinstance(value, Enum) else value for each, value in own.items()}
-            module, _, function = self.run.partition(".")
-            getattr(import_module(f"ridgeline.cli.{module}"), function)(SimpleNamespace(**plain, words=words))
-
-        call.__doc__ = self.help
-        call.__annotations__ = {one.name: one.annotation for one in shown}
-        setattr(call, "__signature__", inspect.Signature(shown))  # noqa: B010  (mypy knows no such attribute)
-        alone = typer.Typer(
-            add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=SETTINGS
-        )
-        alone.command(name, cls=Command, short_help=self.short_help, epilog=self.epilog)(call)
-        return get_command(alone)
+    headings: dict[str, str] = {}
+    fields: dict[str, Field] = {}
+    for heading, table in groups.items():
+        for field in table:
+            headings[field.name] = SHARED if field.name in fields else heading
+            fields.setdefault(field.name, field)
+    return [_parameter(field, headings[name]) for name, field in fields.items()]
 
 
-COMMANDS: dict[str, Spec] = {}
+def _parameter(field: Field, heading: str) -> inspect.Parameter:
+    kind: Any = bool | None if field.switch else str | None
+    name = f"{field.flag}/--no-{field.flag[2:]}" if field.switch else field.flag
+    metavar = None if field.switch else "|".join(field.choices) or "VALUE"
+    option = typer.Option(name, help=field.help, metavar=metavar, show_default=False, rich_help_panel=heading)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+    )
 
 
 class Commands(_Plain, TyperGroup):
-    """The commands of `COMMANDS`, in its order; a name that is none of them builds all, for the nearest."""
+    """The commands of `VERBS`, in its order; a name that is none of them builds all, for the nearest."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands."""
-        return list(COMMANDS)
+        return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, built at its first use; None when there is none."""
-        for name in (cmd_name,) if cmd_name in COMMANDS else COMMANDS:
+        for name in (cmd_name,) if cmd_name in VERBS else VERBS:
             if name not in self.commands:
-                self.commands[name] = COMMANDS[name].build(name)
+                self.commands[name] = build(name, VERBS[name])
         return self.commands.get(cmd_name)

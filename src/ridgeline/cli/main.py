@@ -10,15 +10,13 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli import options as _commands  # noqa: F401  (fills the table of commands)
+from ridgeline.api.progress import watcher
 from ridgeline.cli.commands import SETTINGS, Commands, Misused
-from ridgeline.cli.refusals import Counted, defect, misused, refusal
-from ridgeline.cli.screen import print_json
+from ridgeline.cli.screen import Terminal, print_json
 from ridgeline.errors import RidgelineError, printable
 
 MISUSED, STOPPED = 2, 130
@@ -57,13 +55,13 @@ def options(
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line, run in this process; defects are raised, not hidden."""
-    if _JSON not in arguments:
-        return _ended(arguments)[0]
-    answer = Counted(sys.stdout)
-    with redirect_stdout(answer):
+    shown = watcher.set(Terminal())
+    try:
         code, told = _ended(arguments)
-        if told is not None and not answer.written:  # else it is told by the command's report
-            print_json(told)
+    finally:
+        watcher.reset(shown)
+    if told is not None and _JSON in arguments:
+        print_json(told)
     return code
 
 
@@ -77,9 +75,13 @@ def _ended(arguments: Sequence[str]) -> tuple[int, dict[str, Any] | None]:
         print("stopped", file=sys.stderr)
         return STOPPED, None
     except Misused as error:
+        from ridgeline.api.refusals import misused
+
         error.show()
         return MISUSED, misused(error, MISUSED)
     except RidgelineError as error:
+        from ridgeline.api.refusals import refusal
+
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return error.exit_code, refusal(error)
     return ended if isinstance(ended, int) else 0, None
@@ -104,6 +106,8 @@ def main() -> None:
         print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
         print("this is a defect of ridgeline; please report it with the command line and files used", file=sys.stderr)
         if _JSON in sys.argv[1:]:
+            from ridgeline.api.refusals import defect
+
             print_json(defect(error, DEFECT))
         code = DEFECT
     sys.exit(code)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ridgeline.report.blocks import Block
+from ridgeline.api.answer import Answer
+from ridgeline.api.progress import Watcher
 
 
-def printed(
-    as_json: bool, answer: Callable[[], Any], blocks: Callable[[], Iterable[Block]], *, width: int = 100
-) -> None:
-    """Prints an answer: one JSON object, or its blocks, of `width` columns where they are piped."""
+def printed(answer: Answer, *, as_json: bool) -> int:
+    """Prints an answer: one JSON object, or lines and tables; returns the exit code, 1 where nothing fits."""
+    if answer.aside:
+        print(answer.aside, file=sys.stderr)
     if as_json:
-        print_json(answer())
-        return
-    from ridgeline.report.blocks import show
+        print_json(answer.as_dict())
+    else:
+        from ridgeline.report.blocks import show
 
-    show(blocks(), sys.stdout, width=width)
+        show(answer.blocks(), sys.stdout, width=answer.width)
+    if answer.impossible:
+        from ridgeline.errors import printable
+
+        print(f"error: {printable(answer.impossible)}", file=sys.stderr)
+    return int(answer.impossible is not None)
 
 
 def print_json(answer: Any) -> None:
@@ -29,27 +34,57 @@ def print_json(answer: Any) -> None:
     print(json.dumps(answer, indent=1, allow_nan=False))
 
 
-@contextmanager
-def progress_bar(words: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar that is told how many of how many are done."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+class Terminal(Watcher):
+    """Bars and spinners on standard error, where that is a terminal."""
 
-    with Progress(console=Console(file=sys.stderr), transient=True) as bar:  # also while a block redirects it
-        task = bar.add_task(words, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    @contextmanager
+    def bar(self, words: str) -> Iterator[Callable[[int, int], None] | None]:
+        """A bar that is told how many of how many are done."""
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
 
+        with Progress(console=Console(file=sys.stderr), transient=True) as bar:  # also while a block redirects it
+            task = bar.add_task(words, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
-@contextmanager
-def busy(words: str) -> Iterator[None]:
-    """A spinner for work that does not know how much of it is left."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+    @contextmanager
+    def busy(self, words: str) -> Iterator[None]:
+        """A spinner for work that does not know how much of it is left."""
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
 
-    with Console(stderr=True).status(words):
-        yield
+        with Console(stderr=True).status(words):
+            yield
+
+    @contextmanager
+    def steps(self, words: str) -> Iterator[Callable[[str, float], None]]:
+        """A bar with the name of each step, else a line for each step."""
+        if not sys.stderr.isatty():
+            yield lambda text, share: print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        with Progress(
+            TextColumn("{task.description:20}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"),
+            TimeElapsedColumn(), console=console, transient=True,
+        ) as bar:  # fmt: skip
+            task = bar.add_task(words, total=1.0)
+
+            def update(text: str, share: float) -> None:
+                if len(text) > 20:
+                    console.print(text)
+                else:
+                    bar.update(task, description=text, completed=share)
+
+            yield update
+
+    def tell(self, text: str) -> None:
+        """A line on standard error."""
+        print(text, file=sys.stderr, flush=True)

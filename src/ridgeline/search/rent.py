@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import NoPlanError
-from ridgeline.programs import INFINITE, Answer, Draft, Floats, Whole, gap
+from ridgeline.programs import INFINITE, Draft, Floats, Solution, Whole, gap
 from ridgeline.search.rent_problem import Option, Problem, good_mix, up_probability
 
 __all__ = ["Binding", "Option", "Problem", "Rent", "Rented", "mix_text", "nearest_limits", "rent"]
@@ -240,7 +240,7 @@ def _start(problem: Problem, written: _Written) -> Floats | None:
     return known
 
 
-def _told(problem: Problem, written: _Written, answer: Answer, relaxed: Answer) -> Rent:
+def _told(problem: Problem, written: _Written, answer: Solution, relaxed: Solution) -> Rent:
     """The answer of the solver in the words of the problem; continuous shares are evened out over what is rented."""
     needed, rented = [], []
     for count, ways in zip(written.counts, written.steps, strict=True):

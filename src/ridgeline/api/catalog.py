@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.facts.records import Accelerator, Cluster, Fact
 from ridgeline.graph.model import Model
 from ridgeline.report.as_json import as_value, cluster_as_dict, model_as_dict
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ridgeline.facts.cpus import Cpu
 
 _WIDTH = 160  # columns of a list that is piped
-Answer = tuple[list[Block], Any]  # the printed and the JSON form
+Forms = tuple[list[Block], Any]  # the printed and the JSON form
 
 
-def catalog(given: SimpleNamespace) -> None:
+def catalog(given: SimpleNamespace) -> Answer:
     """Prints the list of a kind, or all facts of one name."""
     listed, told = KINDS[given.kind]
     blocks, answer = listed() if given.name is None else told(given.name)
     answer = {"kind": given.kind, "entries": answer} if given.name is None else answer
-    printed(given.as_json, lambda: answer, lambda: blocks, width=_WIDTH)
+    return Answer(lambda: answer, lambda: blocks, width=_WIDTH)
 
 
 def fact_text(fact: Fact) -> str:
@@ -51,7 +51,7 @@ def _facts(facts: Mapping[str, Fact]) -> Table:
     )
 
 
-def _models() -> Answer:
+def _models() -> Forms:
     from ridgeline.graph.load import catalog as names
     from ridgeline.graph.load import load
     from ridgeline.graph.networks import networks
@@ -74,7 +74,7 @@ def _models() -> Answer:
     ]
 
 
-def _model(name: str) -> Answer:
+def _model(name: str) -> Forms:
     from ridgeline.graph.checkpoint import checkpoint_weights
     from ridgeline.graph.load import load
 
@@ -93,7 +93,7 @@ def _model(name: str) -> Answer:
     return blocks, {**model_as_dict(model), "dims": as_value(model.dims), "weights": checkpoint_weights(model.config)}
 
 
-def _accelerators() -> Answer:
+def _accelerators() -> Forms:
     from ridgeline.facts.accelerators import accelerators
 
     found = accelerators()
@@ -117,7 +117,7 @@ def _accelerator_row(one: Accelerator) -> tuple[str, ...]:
     )
 
 
-def _accelerator(name: str) -> Answer:
+def _accelerator(name: str) -> Forms:
     from ridgeline.facts.accelerators import accelerator
 
     one = accelerator(name)
@@ -143,7 +143,7 @@ def _accelerator_dict(one: Accelerator) -> dict[str, Any]:
     }
 
 
-def _clusters() -> Answer:
+def _clusters() -> Forms:
     from ridgeline.facts.clusters import cluster, clusters
 
     found = [cluster(name) for name in clusters()]
@@ -163,7 +163,7 @@ def _clusters() -> Answer:
     ]
 
 
-def _cluster(name: str) -> Answer:
+def _cluster(name: str) -> Forms:
     from ridgeline.facts.clusters import cluster
 
     one: Cluster = cluster(name)
@@ -191,7 +191,7 @@ def _cluster(name: str) -> Answer:
     return blocks, cluster_as_dict(one)
 
 
-def _processors() -> Answer:
+def _processors() -> Forms:
     from ridgeline.facts.cpus import cpus
 
     rows = [
@@ -212,7 +212,7 @@ def _processors() -> Answer:
     ]
 
 
-def _processor(name: str) -> Answer:
+def _processor(name: str) -> Forms:
     from ridgeline.facts.cpus import cpu
 
     one = cpu(name)
@@ -235,7 +235,7 @@ def _processor_dict(one: Cpu) -> dict[str, Any]:
     }
 
 
-KINDS: Mapping[str, tuple[Callable[[], Answer], Callable[[str], Answer]]] = {
+KINDS: Mapping[str, tuple[Callable[[], Forms], Callable[[str], Forms]]] = {
     "models": (_models, _model),
     "accelerators": (_accelerators, _accelerator),
     "clusters": (_clusters, _cluster),

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ridgeline.cli.asking import cluster_words
-from ridgeline.cli.flags import flag_of
-from ridgeline.cli.screen import printed
-from ridgeline.errors import InputError, ModelError, NoPlanError, PlanError
+from ridgeline.api.answer import Answer
+from ridgeline.api.asking import cluster_words
+from ridgeline.api.flags import flag_of
+from ridgeline.errors import InputError, ModelError, PlanError
 from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import DEGREES, OFFLOADS
 from ridgeline.predict.sampling import SamplingCost, sample
@@ -20,7 +20,7 @@ from ridgeline.units import bytes_text, time_text
 _WIDTH = 120  # columns when piped
 
 
-def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any], *, as_json: bool) -> None:
+def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> Answer:
     """Prints how long a batch of pictures takes; of flags, --on alone is read."""
     given = [name for name, value in words.items() if value is not None]
     if given:
@@ -32,9 +32,10 @@ def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any], *, 
     except (ModelError, PlanError) as error:
         section = "plan" if isinstance(error, PlanError) else "workload"
         raise InputError(str(error), file=subject, field=section) from None
-    printed(as_json, lambda: _as_dict(asked, cost), lambda: _blocks(asked, cost), width=_WIDTH)
-    if not cost.memory.fits:
-        raise NoPlanError(_too_large(asked, cost.memory))
+    large = None if cost.memory.fits else _too_large(asked, cost.memory)
+    return Answer(
+        lambda: _as_dict(asked, cost), lambda: _blocks(asked, cost), width=_WIDTH, value=cost, impossible=large
+    )
 
 
 def _too_large(asked: SamplingScenario, memory: SamplingMemory) -> str:

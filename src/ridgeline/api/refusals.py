@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from ridgeline.errors import RidgelineError, printable
 
@@ -27,7 +27,7 @@ def refusal(error: RidgelineError) -> dict[str, Any]:
         field=error.field,
         value=_value(_first(error, lambda one: one.value)),
         nearest=list(nearest),
-    )
+    ) | dict(error.beside)
 
 
 def misused(error: Any, exit_code: int) -> dict[str, Any]:
@@ -52,21 +52,6 @@ def defect(error: Exception, exit_code: int) -> dict[str, Any]:
     """The same of a defect of the program itself."""
     fault = f"internal error: {type(error).__name__}: {error}; please report it with the command line and files used"
     return _told(fault, exit_code, kind="Defect", file=None, line=None, field=None, value=None, nearest=[])
-
-
-class Counted:
-    """Standard output that knows whether anything was written to it."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out, self.written = out, False
-
-    def write(self, text: str) -> int:
-        """Writes text; returns the number of characters [1]."""
-        self.written = self.written or bool(text)
-        return self._out.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._out, name)
 
 
 def _told(text: str, exit_code: int, **known: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.errors import InputError
 from ridgeline.numerics.algorithm import Arrays, algorithm, algorithms, drawn, read
 from ridgeline.report.blocks import Line, Table, blank, labelled
@@ -12,24 +12,23 @@ from ridgeline.report.blocks import Line, Table, blank, labelled
 _MOST = 8192  # side of a made-up weight
 
 
-def compute(given: SimpleNamespace) -> None:
+def compute(given: SimpleNamespace) -> Answer:
     """Prints what an algorithm measured on a weight of a file or a made-up one; without a name, which there are."""
     if given.name is None:
         known = [algorithm(key) for key in algorithms()]
         rows = tuple((one.key, one.technique, one.summary()) for one in known)
         answer = {"algorithms": [{"key": k, "technique": t, "summary": s} for k, t, s in rows]}
         heads = ("algorithm", "technique", "what it does")
-        printed(given.as_json, lambda: answer, lambda: [Table(columns=heads, rows=rows, indent=0)], width=140)
-        return
+        return Answer(lambda: answer, lambda: [Table(columns=heads, rows=rows, indent=0)], width=140)
     one, arrays = algorithm(given.name), _arrays(given)
     found = dict(one.run(arrays))
     rows, columns = arrays.weight.shape
     said = {"algorithm": one.text, "rows": rows, "columns": columns, "samples": len(arrays.inputs), "seed": given.seed}
     head = Line(text=f"{one.text} on {rows} x {columns}, {len(arrays.inputs)} samples, seed {given.seed}", strong=True)
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {**said, "values": found, "source": list(one.source)},
         lambda: [head, blank(), *labelled([(name, f"{value:.4g}") for name, value in found.items()])],
+        value=found,
     )
 
 

@@ -9,12 +9,13 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.asking import blamed_on_word, serving_scenario_of
-from ridgeline.cli.flags import read_flags
-from ridgeline.cli.offloading import predict_offloaded, refuse_offload
-from ridgeline.cli.placing import with_placement
-from ridgeline.cli.screen import busy, printed
-from ridgeline.errors import InputError, NoPlanError
+from ridgeline.api.answer import Answer
+from ridgeline.api.asking import blamed_on_word, serving_scenario_of
+from ridgeline.api.flags import read_flags
+from ridgeline.api.offloading import predict_offloaded, refuse_offload
+from ridgeline.api.placing import with_placement
+from ridgeline.api.progress import busy
+from ridgeline.errors import InputError
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import BATCH_FIELDS
 from ridgeline.seams.serving import expert_devices
@@ -83,7 +84,7 @@ def fronts_of(asked: ServingScenario) -> Any:
     return Fronts(count=count, seed=asked.traffic.get("seed", 0))
 
 
-def simulate(given: SimpleNamespace) -> None:
+def simulate(given: SimpleNamespace) -> Answer:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start.
 
     Where the subject is a pool of jobs, what each rule of assignment makes of it.
@@ -91,10 +92,9 @@ def simulate(given: SimpleNamespace) -> None:
     from ridgeline.facts.job_pools import is_pool
 
     if is_pool(given.subject):
-        from ridgeline.cli.pooling import simulate_pool
+        from ridgeline.api.pooling import simulate_pool
 
-        simulate_pool(given)
-        return
+        return simulate_pool(given)
     given.words["region"] = given.region
     asked = with_placement(serving_scenario_of(given.subject, given.on, given.words))
     refuse_offload(asked)
@@ -102,7 +102,7 @@ def simulate(given: SimpleNamespace) -> None:
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
     with blamed_on_word(asked):
-        _replay(asked, as_json=given.as_json)
+        return _replay(asked)
 
 
 def _needs_experts_beside(asked: ServingScenario) -> None:
@@ -113,15 +113,14 @@ def _needs_experts_beside(asked: ServingScenario) -> None:
         )
 
 
-def predict_batch(given: SimpleNamespace) -> None:
+def predict_batch(given: SimpleNamespace) -> Answer:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
     batch = read_flags({"batch": given.words.get("batch")}, BATCH_FIELDS)
     words = {**given.words, "requests": batch.get("batch")}
     asked = with_placement(serving_scenario_of(given.subject, given.on, words))
     if "offload" in asked.stated:
         measured_only(given.evidence, "--offload")
-        predict_offloaded(asked, batch=batch.get("batch"), as_json=given.as_json)
-        return
+        return predict_offloaded(asked, batch=batch.get("batch"))
     _needs_experts_beside(asked)
     kept = {name: value for name, value in asked.traffic.items() if name in _OF_BATCHES}
     asked = replace(asked, traffic={**kept, "arrivals": "burst"})
@@ -129,7 +128,7 @@ def predict_batch(given: SimpleNamespace) -> None:
     with blamed_on_word(asked):
         if not batch:
             asked, parts = _queued(asked)
-        _replay(asked, as_json=given.as_json, evidence=given.evidence, offline=True, parts=parts)
+        return _replay(asked, evidence=given.evidence, offline=True, parts=parts)
 
 
 def _queued(asked: ServingScenario) -> tuple[ServingScenario, float]:
@@ -165,9 +164,7 @@ def operation_of(asked: ServingScenario, **said: Any) -> Operation:
     return Operation(policies=policies_of(asked), **said)
 
 
-def _replay(
-    asked: ServingScenario, *, as_json: bool, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0
-) -> None:
+def _replay(asked: ServingScenario, *, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0) -> Answer:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.serving_json import serving_as_dict
     from ridgeline.serving.metrics import Objective
@@ -193,9 +190,13 @@ def _replay(
             assumed=(*asked.assumed, *about(asked, traffic), *assumed),
             parts=parts,
         )  # fmt: skip
-    printed(as_json, lambda: serving_as_dict(report), report.blocks)
-    if report.metrics.refused == traffic.requests:
-        raise NoPlanError(
-            f"every request is longer than the {report.capacities[-1].cache_tokens:,} tokens of cache of one rank;"
-            " divide the model over more devices (tp, pp), or take a narrower cache (kv)"
-        )
+    too_long = (
+        f"every request is longer than the {report.capacities[-1].cache_tokens:,} tokens of cache of one rank;"
+        " divide the model over more devices (tp, pp), or take a narrower cache (kv)"
+    )
+    return Answer(
+        lambda: serving_as_dict(report),
+        report.blocks,
+        value=report,
+        impossible=too_long if report.metrics.refused == traffic.requests else None,
+    )

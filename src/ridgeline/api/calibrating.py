@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from ridgeline.calibrate.here.run import Told
+from ridgeline.api.answer import Answer
+from ridgeline.api.progress import steps
 from ridgeline.calibrate.here.run import calibrate as measure
-from ridgeline.cli.screen import printed
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.profiles import Profile, default_path
 from ridgeline.report.as_json import picked
@@ -21,42 +19,13 @@ _WIDTH = 110  # columns when piped
 _MANY = 1e6  # rows of a product, from which a bound is none
 
 
-def calibrate(given: SimpleNamespace) -> None:
+def calibrate(given: SimpleNamespace) -> Answer:
     """Measures within a budget of time, writes the profile and prints its rates, fits, noise and what was left out."""
     budget_s = parse(given.budget, "s", field="--budget")
     out, kind = Path(given.out) if given.out else None, given.device.casefold()
-    with _progress() as told:
+    with steps("start") as told:
         path, profile = measure(budget_s=budget_s, out=out, force=given.force, kind=kind, told=told)
-    printed(given.as_json, lambda: _as_dict(path, profile), lambda: _blocks(path, profile), width=_WIDTH)
-
-
-@contextmanager
-def _progress() -> Iterator[Told]:
-    """A bar on a terminal's standard error, else a line for each benchmark there."""
-    if not sys.stderr.isatty():
-
-        def line(text: str, share: float) -> None:
-            print(f"{share:4.0%}  {text}", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description:20}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn(),
-        console=console, transient=True,
-    ) as bar:  # fmt: skip
-        task = bar.add_task("start", total=1.0)
-
-        def update(text: str, share: float) -> None:
-            if len(text) > 20:
-                console.print(text)
-            else:
-                bar.update(task, description=text, completed=share)
-
-        yield update
+    return Answer(lambda: _as_dict(path, profile), lambda: _blocks(path, profile), width=_WIDTH, value=profile)
 
 
 def _on(path: Path) -> str:

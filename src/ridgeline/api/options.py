@@ -1,15 +1,11 @@
-"""What each command takes: its arguments and options, the tables of its flags, its help and its examples."""
+"""The questions and what each takes: its arguments and options, the tables of its fields, its help and its examples."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from inspect import Parameter
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from ridgeline.cli.commands import COMMANDS, Spec
-from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS
+from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS
+from ridgeline.api.verb import REQUIRED, VERBS, Argument, Verb
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 from ridgeline.scenario.serving_fields import (
     BATCH_FIELDS,
@@ -19,33 +15,31 @@ from ridgeline.scenario.serving_fields import (
     TRAFFIC_FIELDS,
 )
 
-Kind = StrEnum("Kind", ["models", "accelerators", "clusters", "processors"])
-Objective = StrEnum("Objective", ["time", "memory", "goodput", "dollars", "joules"])
-ServingAim = StrEnum("ServingAim", ["goodput", "time", "dollars", "joules"])
-Evidence = StrEnum("Evidence", ["measured", "datasheet"])
-OperatorEvidence = StrEnum("OperatorEvidence", ["measured", "fitted", "borrowed", "datasheet"])
+KINDS = ("models", "accelerators", "clusters", "processors")
+OBJECTIVES = ("time", "memory", "goodput", "dollars", "joules")
+SERVING_AIMS = ("goodput", "time", "dollars", "joules")
+EVIDENCE = ("measured", "datasheet")
+OPERATOR_EVIDENCE = ("measured", "fitted", "borrowed", "datasheet")
 
 
-def _argument(kind: Any, help_: str, default: Any = Parameter.empty, **more: Any) -> tuple[Any, Any]:
-    return Annotated[kind, typer.Argument(help=help_, **more)], default
+def _argument(kind: type, help_: str, default: Any = REQUIRED, **more: Any) -> Argument:
+    return Argument(kind=kind, help=help_, default=default, **more)
 
 
-def _option(kind: Any, flag: str, help_: str, default: Any = None, **more: Any) -> tuple[Any, Any]:
-    return Annotated[kind, typer.Option(flag, help=help_, **more)], default
+def _option(kind: type, flag: str, help_: str, default: Any = None, **more: Any) -> Argument:
+    return Argument(kind=kind, help=help_, flag=flag, default=default, **more)
 
 
-_TEXT, _COUNT = str | None, int | None
 _SUBJECT = _argument(str, "catalog name, config.json (file or folder), or a scenario", metavar="MODEL|SCENARIO.toml")
-_ON = _option(_TEXT, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
-_REGION = _option(_TEXT, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
-_NAMED = _argument(_TEXT, "one entry, with all that is known of it", None)
-_JSON = _option(bool, "--json", "print JSON with stable keys and SI numbers", False)
-_RUNG = _option(Evidence, "--evidence", "rates that others measured, or the datasheet's alone", Evidence("measured"))
+_ON = _option(str, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
+_REGION = _option(str, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
+_NAMED = _argument(str, "one entry, with all that is known of it", None)
+_RUNG = _option(str, "--evidence", "rates that others measured, or the datasheet's alone", "measured", choices=EVIDENCE)
 _OPERATOR_RUNG = _option(
-    OperatorEvidence, "--evidence", "best rung: measured tables, fits, fits of other devices, or the datasheet alone",
-    OperatorEvidence("measured"),
+    str, "--evidence", "best rung: measured tables, fits, fits of other devices, or the datasheet alone", "measured",
+    choices=OPERATOR_EVIDENCE,
 )  # fmt: skip
-_TRAIN = _option(bool, "--train", "the workload is training, unless --serve", True, show_default=False)
+_TRAIN = _option(bool, "--train", "the workload is training, unless --serve", True, shown=False)
 _SERVE = _option(bool, "--serve", "the workload is serving: say traffic and an objective", False)
 _RUN_FLAGS = {
     "Training: the workload": WORKLOAD_FIELDS,
@@ -54,7 +48,7 @@ _RUN_FLAGS = {
     "Serving: the deployment": DEPLOYMENT_FIELDS,
 }
 
-COMMANDS["plan"] = Spec(
+VERBS["plan"] = Verb(
     run="planning.plan",
     short_help="Find the best plan for a workload.",
     help="Find the best plan for a workload on a cluster; flags of a plan (--tp 8) are kept as given.",
@@ -72,13 +66,14 @@ Examples:
         "min_devices": _option(
             bool, "--min-devices", "with --serve: the fewest devices that keep to the objective", False
         ),
-        "aim": _option(ServingAim, "--for", "with --serve: among what keeps to the objective", ServingAim("goodput")),
-        "rent": _option(_TEXT, "--rent", "with --serve: rent the cheapest of H100-SXM=16,L40S", metavar="OFFERS"),
+        "aim": _option(
+            str, "--for", "with --serve: among what keeps to the objective", "goodput", choices=SERVING_AIMS
+        ),
+        "rent": _option(str, "--rent", "with --serve: rent the cheapest of H100-SXM=16,L40S", metavar="OFFERS"),
         "evidence": _RUNG,
         "exhaustive": _option(bool, "--exhaustive", "try every schedule, sharding and micro-batch", False),
         "layerwise": _option(bool, "--layerwise", "also search a strategy for each layer", False),
-        "top": _option(int, "--top", "plans to show", 5, min=1, max=100),
-        "as_json": _JSON,
+        "top": _option(int, "--top", "plans to show", 5, least=1, most=100),
     },
     fields={
         "Training: the workload": WORKLOAD_FIELDS,
@@ -89,7 +84,7 @@ Examples:
         "Serving: weights in host memory": HOST_FIELDS,
     },
 )  # fmt: skip
-COMMANDS["predict"] = Spec(
+VERBS["predict"] = Verb(
     run="planning.predict",
     short_help="Explain one plan to the operator.",
     help="Explain one plan to the layer: time, memory, energy, money, and what limits it.",
@@ -101,13 +96,12 @@ Examples:
       --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
     own={
         "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE, "evidence": _RUNG,
-        "trace": _option(_TEXT, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
+        "trace": _option(str, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
-        "as_json": _JSON,
     },
     fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS},
 )  # fmt: skip
-COMMANDS["simulate"] = Spec(
+VERBS["simulate"] = Verb(
     run="simulating.simulate",
     short_help="Replay traffic on a deployment.",
     help="Replay a trace, a rate or users on a deployment: latencies by quantile, goodput, cache, energy, money.",
@@ -115,10 +109,10 @@ COMMANDS["simulate"] = Spec(
 Example:
   ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
-    own={"subject": _SUBJECT, "on": _ON, "region": _REGION, "as_json": _JSON},
+    own={"subject": _SUBJECT, "on": _ON, "region": _REGION},
     fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
 )
-COMMANDS["advise"] = Spec(
+VERBS["advise"] = Verb(
     run="advising.advise",
     short_help="Say which techniques would help, and by how much.",
     help="Say what limits a scenario, which techniques and options would help alone and together, and at what cost.",
@@ -130,16 +124,16 @@ Examples:
     own={
         "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
         "objective": _option(
-            Objective | None, "--for", "less of what: time, memory, dollars, joules; more goodput of serving"
+            str, "--for", "less of what: time, memory, dollars, joules; more goodput of serving", choices=OBJECTIVES
         ),
-        "html": _option(_TEXT, "--html", "write a page with the waterfall; of FILE.svg the picture", metavar="FILE"),
-        "evidence": _RUNG, "as_json": _JSON,
+        "html": _option(str, "--html", "write a page with the waterfall; of FILE.svg the picture", metavar="FILE"),
+        "evidence": _RUNG,
     },
     fields={
         **_RUN_FLAGS, "Serving: traffic and objective": TRAFFIC_FIELDS, "Serving: weights in host memory": HOST_FIELDS,
     },
 )  # fmt: skip
-COMMANDS["op"] = Spec(
+VERBS["op"] = Verb(
     run="operating.operate",
     short_help="Price one operator on some machines.",
     help="Price one product, attention, experts, stream of bytes or collective: time, rate, bytes, what binds it.",
@@ -152,9 +146,9 @@ COMMANDS["op"] = Spec(
         ),
         "full": _option(bool, "--full", "attention without the causal mask", False),
         "backward": _option(bool, "--backward", "attention's backward", False),
-        "window": _option(int, "--window", "sliding window of attention [token]; 0 none", 0, min=0),
+        "window": _option(int, "--window", "sliding window of attention [token]; 0 none", 0, least=0),
         "kv_dtype": _option(str, "--kv-dtype", "format of the KV cache, if narrower: fp8", ""),
-        "skew": _option(float, "--skew", "power law of rows per expert; 0 balanced", 0.0, min=0, max=4),
+        "skew": _option(float, "--skew", "power law of rows per expert; 0 balanced", 0.0, least=0, most=4),
         "technique": _option(
             str, "--technique", "how flows go over switches (ecmp, spraying, ...), or blocks are packed (tempi)", ""
         ),
@@ -162,27 +156,25 @@ COMMANDS["op"] = Spec(
             str, "--library", "whose kernels: vllm, sglang, trtllm, nccl", "", metavar="ENGINE [VERSION]"
         ),
         "evidence": _OPERATOR_RUNG,
-        "picture": _option(_TEXT, "--picture", "draw the roofline of the machines", metavar="FILE.svg"),
-        "as_json": _JSON,
+        "picture": _option(str, "--picture", "draw the roofline of the machines", metavar="FILE.svg"),
     },
 )  # fmt: skip
-COMMANDS["catalog"] = Spec(
+VERBS["catalog"] = Verb(
     run="catalog.catalog",
     short_help="Show facts with source and evidence.",
     help="Show models, accelerators, clusters or processors of hosts: facts with source and evidence.",
-    own={"kind": _argument(Kind, "what to list"), "name": _NAMED, "as_json": _JSON},
+    own={"kind": _argument(str, "what to list", choices=KINDS), "name": _NAMED},
 )
-COMMANDS["techniques"] = Spec(
+VERBS["techniques"] = Verb(
     run="techniques.techniques",
     short_help="Show techniques: optimizers, schedules, yours.",
     help="Show techniques, built in or of an installed package: what each does, its parameters, seams and sources.",
     own={
         "name": _NAMED,
-        "tag": _option(_TEXT, "--tag", "only those of a tag, or all tags of a taxonomy: moe-inference", metavar="NAME"),
-        "as_json": _JSON,
+        "tag": _option(str, "--tag", "only those of a tag, or all tags of a taxonomy: moe-inference", metavar="NAME"),
     },
 )  # fmt: skip
-COMMANDS["check"] = Spec(
+VERBS["check"] = Verb(
     run="checking.check",
     short_help="Compare predictions with measurements.",
     help="Predict every row of a table of measurements and say how wrong it was.",
@@ -190,10 +182,9 @@ COMMANDS["check"] = Spec(
         "table": _argument(str, "table of measurements, one header line", metavar="FILE.tsv"),
         "evidence": _OPERATOR_RUNG,
         "blind": _option(bool, "--blind", "use nothing that a row does not say: no recipe of its source", False),
-        "as_json": _JSON,
     },
 )  # fmt: skip
-COMMANDS["claims"] = Spec(
+VERBS["claims"] = Verb(
     run="claiming.claims",
     short_help="Compare predictions with what papers report.",
     help="Show what papers report, how each claim is checked, the paper's number, ours with interval, and the verdict.",
@@ -202,13 +193,12 @@ Examples:
   ridgeline claims --family train-parallel
   ridgeline claims --paper GPipe -v""",
     own={
-        "family": _option(_TEXT, "--family", "only papers of this family, e.g. moe-serve", metavar="NAME"),
-        "paper": _option(_TEXT, "--paper", "only this paper, by its number or system", metavar="N|SYSTEM"),
+        "family": _option(str, "--family", "only papers of this family, e.g. moe-serve", metavar="NAME"),
+        "paper": _option(str, "--paper", "only this paper, by its number or system", metavar="N|SYSTEM"),
         "verbose": _option(bool, "-v", "show the derivation: commands, values, settings and sources", False),
-        "as_json": _JSON,
     },
 )  # fmt: skip
-COMMANDS["score"] = Spec(
+VERBS["score"] = Verb(
     run="scoring.score",
     short_help="Compute a metric over results or traces.",
     help="Compute a metric over tables of results (TSV, CSV, JSON, .npy) or profiler traces; alone it lists metrics.",
@@ -217,14 +207,13 @@ Examples:
   ridgeline score cuda-l1 --metric 'speedups(missing=1)' --column speedup=default --by device
   ridgeline score bs1.json bs8.json bs64.json --metric tklqt""",
     own={
-        "tables": _argument(list[str] | None, "files, or names of published results", None, metavar="[FILE ...]"),
-        "metric": _option(_TEXT, "--metric", "which, with parameters: 'fast-p(p=1/2)'", metavar="NAME"),
-        "columns": _option(list[str] | None, "--column", "NAME=COLUMN where a table calls it otherwise; repeated"),
-        "by": _option(_TEXT, "--by", "also each part of a table by this column", metavar="COLUMN"),
-        "as_json": _JSON,
+        "tables": _argument(list, "files, or names of published results", None, metavar="[FILE ...]"),
+        "metric": _option(str, "--metric", "which, with parameters: 'fast-p(p=1/2)'", metavar="NAME"),
+        "columns": _option(list, "--column", "NAME=COLUMN where a table calls it otherwise; repeated"),
+        "by": _option(str, "--by", "also each part of a table by this column", metavar="COLUMN"),
     },
 )  # fmt: skip
-COMMANDS["numerics"] = Spec(
+VERBS["numerics"] = Verb(
     run="computing.compute",
     short_help="Run an algorithm on arrays, with its error.",
     help="Run an algorithm (rounding, preconditioning) on a weight and measure its error; alone it lists them.",
@@ -233,63 +222,59 @@ Examples:
   ridgeline numerics 'gptq(bits=3)' --shape 512x512
   ridgeline numerics shampoo --weights layer.npy --inputs calibration.npy""",
     own={
-        "name": _argument(_TEXT, "which, with parameters: 'gptq(bits=3,group=128)'", None, metavar="[NAME]"),
-        "weights": _option(_TEXT, "--weights", "a matrix, outputs x inputs; made up when absent", metavar="FILE.npy"),
-        "inputs": _option(_TEXT, "--inputs", "samples x inputs; made up when absent", metavar="FILE.npy"),
+        "name": _argument(str, "which, with parameters: 'gptq(bits=3,group=128)'", None, metavar="[NAME]"),
+        "weights": _option(str, "--weights", "a matrix, outputs x inputs; made up when absent", metavar="FILE.npy"),
+        "inputs": _option(str, "--inputs", "samples x inputs; made up when absent", metavar="FILE.npy"),
         "shape": _option(str, "--shape", "of a made-up weight", "256x256", metavar="ROWSxCOLUMNS"),
-        "samples": _option(int, "--samples", "made-up samples", 1024, min=1, max=1_000_000),
-        "seed": _option(int, "--seed", "of what is made up", 0, min=0, max=2**31),
-        "as_json": _JSON,
+        "samples": _option(int, "--samples", "made-up samples", 1024, least=1, most=1_000_000),
+        "seed": _option(int, "--seed", "of what is made up", 0, least=0, most=2**31),
     },
 )  # fmt: skip
-COMMANDS["fit"] = Spec(
+VERBS["fit"] = Verb(
     run="fitting.fit",
     short_help="Refit the mechanisms from public operator tables.",
     help="Refit every device, operator family and library version from the public tables of ridgeline[measured].",
     own={
         "out": _option(str, "--out", "where the tables of fits are written", "fits", metavar="FOLDER"),
-        "families": _option(list[str] | None, "--family", "only this family; may be repeated"),
-        "processes": _option(int, "--processes", "fits at a time", 2, min=1, max=256),
+        "families": _option(list, "--family", "only this family; may be repeated"),
+        "processes": _option(int, "--processes", "fits at a time", 2, least=1, most=256),
         "rungs": _option(
             bool, "--rungs", "judge the shipped fits on rows that no fit used, instead of refitting", False
         ),
-        "as_json": _JSON,
     },
 )  # fmt: skip
-COMMANDS["calibrate"] = Spec(
+VERBS["calibrate"] = Verb(
     run="calibrating.calibrate",
     short_help="Measure this machine and write its profile.",
     help="Measure what this machine can do, for --on here and --on profile:FILE; needs ridgeline[measure].",
     own={
         "budget": _option(str, "--budget", "time to spend, e.g. 30s or 5min", "2min", metavar="TIME"),
-        "out": _option(_TEXT, "--out", "where the profile is written; for --on here by default", metavar="FILE"),
+        "out": _option(str, "--out", "where the profile is written; for --on here by default", metavar="FILE"),
         "force": _option(bool, "--force", "replace a profile that exists", False),
         "device": _option(str, "--device", "cuda, mps or cpu; default the best", "", metavar="KIND"),
-        "as_json": _JSON,
     },
 )  # fmt: skip
-COMMANDS["measure"] = Spec(
+VERBS["measure"] = Verb(
     run="measuring.measure",
     short_help="Run a plan here, or judge a kernel.",
     help="Run a training plan or a batch on local devices, predicted against measured; or judge a candidate kernel.",
     own={
-        "subject": _argument(_TEXT, "what to run for real, as for predict", None, metavar="[MODEL|SCENARIO.toml]"),
+        "subject": _argument(str, "what to run for real, as for predict", None, metavar="[MODEL|SCENARIO.toml]"),
         "on": _ON,
         "train": _TRAIN,
         "serve": _option(bool, "--serve", "run a static batch: prompts, then token by token", False),
-        "kernel": _option(_TEXT, "--kernel", "judge kernels: files, modules, rows of JSON", metavar="FILE|FOLDER"),
-        "solutions": _option(_TEXT, "--solutions", "with --kernel: candidates in files apart", metavar="FILE|FOLDER"),
+        "kernel": _option(str, "--kernel", "judge kernels: files, modules, rows of JSON", metavar="FILE|FOLDER"),
+        "solutions": _option(str, "--solutions", "with --kernel: candidates in files apart", metavar="FILE|FOLDER"),
         "candidate": _option(
             str, "--candidate", "with --kernel: which function is judged", "candidate", metavar="NAME"
         ),
         "compiled": _option(bool, "--compile", "with --kernel: also time torch.compile on the reference", False),
         "device": _option(str, "--device", "where it runs", "cpu", metavar="cpu|cuda"),
         "repeats": _option(
-            _COUNT, "--repeats", "timed steps (5) or calls (20)", min=1, max=10_000, show_default=False
+            int, "--repeats", "timed steps (5) or calls (20)", least=1, most=10_000, shown=False
         ),
-        "limit": _option(float, "--limit", "seconds before a run is stopped", 900, min=1),
-        "append": _option(_TEXT, "--append", "add the measured rows to your own table", metavar="FILE.tsv"),
-        "as_json": _JSON,
+        "limit": _option(float, "--limit", "seconds before a run is stopped", 900, least=1),
+        "append": _option(str, "--append", "add the measured rows to your own table", metavar="FILE.tsv"),
     },
     fields=_RUN_FLAGS,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
@@ -19,7 +19,7 @@ from ridgeline.report.operator import OperatorCost, operator_blocks
 from ridgeline.units import time_text
 
 
-def operate(given: SimpleNamespace) -> None:
+def operate(given: SimpleNamespace) -> Answer:
     """Prints the price of an operator on each machine named, separated by commas; draws the roofline when asked."""
     kind, shape, on = given.kind, given.shape, given.on
     if kind not in KINDS:
@@ -54,7 +54,7 @@ def operate(given: SimpleNamespace) -> None:
     ]
     said = {"kind": kind, "shape": shape, "dtype": dtype, "rows": rows, **({"assumed": told} if told else {})}
     notes = (Line(text=f"- assumed: {text}", indent=2) for text in told)
-    printed(given.as_json, lambda: said, lambda: [*operator_blocks(found), *notes], width=OperatorCost.width)
+    return Answer(lambda: said, lambda: [*operator_blocks(found), *notes], width=OperatorCost.width, value=found)
 
 
 def _without_bf16(machines: list[str], formats: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import ridgeline
+from ridgeline.api.progress import tell
 
 _FROM_S = 5.0  # commands that end sooner leave nothing on disk
 
@@ -117,7 +118,7 @@ def kept(command: str, question: bytes | None) -> Iterator[KeptAnswers]:
     """What an interrupted run left, told on the error stream; removed when the block ends well."""
     found = KeptAnswers(command, question)
     if found.answers:
-        print(f"going on after {len(found.answers):,} answers of a run that was interrupted", file=sys.stderr)
+        tell(f"going on after {len(found.answers):,} answers of a run that was interrupted")
     try:
         yield found
     except BaseException:

@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.asking import (
+from ridgeline.api.answer import Answer
+from ridgeline.api.asking import (
     TRAFFIC_NAMES,
     blamed_on,
     blamed_on_word,
@@ -14,11 +15,11 @@ from ridgeline.cli.asking import (
     scenario_of,
     serving_scenario_of,
 )
-from ridgeline.cli.flags import read_flags
-from ridgeline.cli.placing import with_placement
-from ridgeline.cli.screen import busy, printed
-from ridgeline.cli.simulating import measured_only, policies_of
-from ridgeline.errors import InputError, NoPlanError
+from ridgeline.api.flags import read_flags
+from ridgeline.api.placing import with_placement
+from ridgeline.api.progress import busy
+from ridgeline.api.simulating import measured_only, policies_of
+from ridgeline.errors import InputError
 from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.serving_fields import BATCH_FIELDS, HOST_FIELDS
 
@@ -29,7 +30,7 @@ _HOST = ("cpu", "dram", "storage")
 _SERVING_WORDS = TRAFFIC_NAMES
 
 
-def advise(given: SimpleNamespace) -> None:
+def advise(given: SimpleNamespace) -> Answer:
     """Prints advice on a scenario; raises `NoPlanError` where it does not run and nothing tried makes it."""
     given.words["region"] = given.region
     found = _advice(given)
@@ -38,9 +39,13 @@ def advise(given: SimpleNamespace) -> None:
 
     if given.html is not None:
         _write(given.html, waterfall(found) if given.html.endswith(".svg") else advice_page(found))
-    printed(given.as_json, lambda: advice_as_dict(found), lambda: advice_blocks(found))
-    if found.value is None and found.best is None:
-        raise NoPlanError("it does not run, and no stack of what was tried makes it; add devices or memory")
+    none = "it does not run, and no stack of what was tried makes it; add devices or memory"
+    return Answer(
+        lambda: advice_as_dict(found),
+        lambda: advice_blocks(found),
+        value=found,
+        impossible=none if found.value is None and found.best is None else None,
+    )
 
 
 def _advice(given: SimpleNamespace) -> Advice:

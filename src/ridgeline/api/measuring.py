@@ -8,9 +8,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.errors import InputError
 from ridgeline.facts.clusters import cluster
 from ridgeline.report.as_json import choices, cluster_as_dict, model_as_dict, picked
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 _WIDTH = 120  # columns when piped
 
 
-def measure(given: SimpleNamespace) -> None:
+def measure(given: SimpleNamespace) -> Answer:
     """Runs a plan, or judges kernels with `kernel`; raises InputError for a device that is not there."""
     if (given.subject is None) == (given.kernel is None):
         raise InputError("say what: MODEL or SCENARIO.toml to run a plan, or --kernel FILE to judge a kernel")
@@ -38,9 +36,8 @@ def measure(given: SimpleNamespace) -> None:
     if given.append is not None and (given.kernel is not None or given.serve):
         raise InputError(f"{what} have no row in tables of training runs", field="--append")
     if given.kernel is not None:
-        measure_kernels(given)
-    else:
-        (measure_batch if given.serve else measure_plan)(given)
+        return measure_kernels(given)
+    return (measure_batch if given.serve else measure_plan)(given)
 
 
 def _timed(given: SimpleNamespace) -> dict[str, Any]:
@@ -48,11 +45,11 @@ def _timed(given: SimpleNamespace) -> dict[str, Any]:
     return {"repeats": given.repeats or 5, "device": given.device, "limit_s": given.limit}
 
 
-def measure_plan(given: SimpleNamespace) -> None:
+def measure_plan(given: SimpleNamespace) -> Answer:
     """Runs a training plan on local devices and prints predicted against measured, phase by phase."""
     from importlib.metadata import version
 
-    from ridgeline.cli.asking import blamed_on, scenario_of
+    from ridgeline.api.asking import blamed_on, scenario_of
     from ridgeline.run.append import append_rows, rows_of
     from ridgeline.run.gap import compare_plan
 
@@ -63,8 +60,7 @@ def measure_plan(given: SimpleNamespace) -> None:
         found = compare_plan(asked.model, asked.cluster, asked.workload, asked.plan, **_timed(given))
     if given.append is not None:
         append_rows(given.append, rows_of(found, engine=f"ridgeline measure, torch {version('torch')}"))
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {**_comparison(found), "assumed": list(asked.assumed)},
         lambda: _plan_blocks(found, asked.assumed),
         width=_WIDTH,
@@ -89,9 +85,9 @@ def _machine(subject: str, on: str | None, words: Mapping[str, Any]) -> str | No
     return f"{max(1, ranks)}xhere"
 
 
-def measure_batch(given: SimpleNamespace) -> None:
+def measure_batch(given: SimpleNamespace) -> Answer:
     """Runs one static batch on local devices and prints predicted against measured, by phase."""
-    from ridgeline.cli.asking import serving_scenario_of
+    from ridgeline.api.asking import serving_scenario_of
     from ridgeline.run.gap import compare_batch
     from ridgeline.serving.traffic.asked import asked_traffic
 
@@ -108,8 +104,7 @@ def measure_batch(given: SimpleNamespace) -> None:
     found = compare_batch(asked.model, asked.cluster, asked.deployments[0], traffic, **_timed(given))
     count = len(found.measured.phases_s)
     told = f"{asked.model.name} on {asked.cluster.name}, {traffic.requests} sequences, {count} batches"
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {
             "device": given.device,
             **_phases(found),
@@ -199,7 +194,7 @@ def _phase_table(phases: Sequence[RunPhase]) -> Table:
     return Table(columns=columns, rows=tuple(rows), right=frozenset({"predicted", "measured", "error"}))
 
 
-def measure_kernels(given: SimpleNamespace) -> None:
+def measure_kernels(given: SimpleNamespace) -> Answer:
     """Judges the tasks of a file or folder; ends with 1 when a candidate is wrong or cheats."""
     from ridgeline.judge.kernels import judge_tasks
     from ridgeline.judge.tasks import kernel_tasks
@@ -208,14 +203,13 @@ def measure_kernels(given: SimpleNamespace) -> None:
     with kernel_tasks(given.kernel, given.solutions) as tasks:
         verdicts = judge_tasks(tasks, given.candidate, _settings(given))
     shares = fast_p(verdicts)
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {"kernels": [as_dict(one) for one in verdicts], "fast_p": shares},
         lambda: [*_kernel_blocks(verdicts), *_shares(shares, len(verdicts))],
         width=_WIDTH,
+        value=verdicts,
+        impossible=None if all(one.correct for one in verdicts) else "",
     )
-    if not all(one.correct for one in verdicts):
-        raise typer.Exit(1)
 
 
 def _settings(given: SimpleNamespace) -> JudgeSettings:

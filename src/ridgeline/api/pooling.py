@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from types import SimpleNamespace
 
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.errors import InputError
 from ridgeline.report.blocks import Block, Line, Table
 
 
-def simulate_pool(given: SimpleNamespace) -> None:
+def simulate_pool(given: SimpleNamespace) -> Answer:
     """Prints what each rule makes of the same jobs; with `--technique` of one alone."""
     from ridgeline.facts.job_pools import job_pool
     from ridgeline.predict.job_pools import pool_world
@@ -37,4 +37,4 @@ def simulate_pool(given: SimpleNamespace) -> None:
         many = f"{len(world.jobs):,} jobs, {len(world.absences):,} devices"
         return [Line(text=many), Table(columns=columns, rows=tuple(rows))]
 
-    printed(given.as_json, lambda: {"rows": [asdict(one) for one in found]}, shown)
+    return Answer(lambda: {"rows": [asdict(one) for one in found]}, shown, value=found)

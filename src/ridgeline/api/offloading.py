@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.asking import said_as
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
+from ridgeline.api.asking import said_as
 from ridgeline.errors import InputError
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import OFFLOAD_FIELDS
@@ -28,7 +28,7 @@ def refuse_offload(asked: ServingScenario) -> None:
         )  # fmt: skip
 
 
-def predict_offloaded(asked: ServingScenario, *, batch: int | None, as_json: bool) -> None:
+def predict_offloaded(asked: ServingScenario, *, batch: int | None) -> Answer:
     """Prints the times of one static batch; raises NoPlanError where its weights fit in no memory."""
     from ridgeline.predict.offloaded import ORDERS, TECHNIQUES, offloaded
     from ridgeline.report.offloaded import offload_as_dict
@@ -54,10 +54,10 @@ def predict_offloaded(asked: ServingScenario, *, batch: int | None, as_json: boo
         batch=batch or 1, prompt_tokens=prompt, output_tokens=output,
         assumed=(*asked.assumed, *_unsaid(asked, batch)),
     )  # fmt: skip
-    printed(as_json, lambda: offload_as_dict(report), report.blocks)
+    return Answer(lambda: offload_as_dict(report), report.blocks, value=report)
 
 
-def plan_offloaded(asked: ServingScenario, *, as_json: bool) -> None:
+def plan_offloaded(asked: ServingScenario) -> Answer:
     """Prints the best placement of streamed weights; raises NoPlanError where not one sequence fits."""
     from ridgeline.report.offloaded import policy_as_dict
     from ridgeline.search.offload_placement import best_policy
@@ -70,7 +70,7 @@ def plan_offloaded(asked: ServingScenario, *, as_json: bool) -> None:
         asked.model, asked.cluster, asked.deployments[0], _offload(asked), prompt_tokens=prompt, output_tokens=output,
         assumed=(*asked.assumed, *_unsaid(asked, 1)),
     )  # fmt: skip
-    printed(as_json, lambda: policy_as_dict(report), report.blocks)
+    return Answer(lambda: policy_as_dict(report), report.blocks, value=report)
 
 
 def _lengths(asked: ServingScenario) -> tuple[int, int]:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+from ridgeline.api.answer import Answer
+from ridgeline.api.progress import progress_bar
+from ridgeline.api.refusals import refusal
+from ridgeline.api.verb import ask, read_line
 from ridgeline.claims.files import papers
 from ridgeline.claims.text import claims_blocks
 from ridgeline.claims.verdicts import rows_of, summarise
-from ridgeline.cli.refusals import refusal
-from ridgeline.cli.screen import printed, progress_bar
 from ridgeline.errors import RidgelineError, UnknownNameError
 from ridgeline.facts.ledger import LedgerRow, ledger
 
 _WIDTH = 160  # columns of a table that is piped
 
 
-def claims(given: SimpleNamespace) -> None:
+def claims(given: SimpleNamespace) -> Answer:
     """Prints a row for each claim of the papers that are asked for, and the summary."""
     wanted, known = _wanted(given.family, given.paper), papers()
     rows: list[dict[str, Any]] = []
@@ -34,11 +34,11 @@ def claims(given: SimpleNamespace) -> None:
             if told is not None:
                 told(place, len(wanted))
     summary = summarise(rows)
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {"rows": rows, "summary": summary},
         lambda: claims_blocks(rows, summary, verbose=given.verbose),
         width=_WIDTH,
+        value=rows,
     )
 
 
@@ -65,18 +65,15 @@ def asked(command: str, files: Mapping[str, str]) -> Mapping[str, Any]:
 
 @cache
 def _asked(command: str, files: tuple[tuple[str, str], ...]) -> Mapping[str, Any]:
-    from ridgeline.cli.main import run
-
-    out = io.StringIO()
     try:
-        with TemporaryDirectory() as folder, redirect_stdout(out), redirect_stderr(io.StringIO()):
+        with TemporaryDirectory() as folder:
             for name, text in files:
                 (Path(folder) / name).write_text(text, encoding="utf-8")
             known = {name: str(Path(folder) / name) for name, _ in files}
-            code = run([*(known.get(word, word) for word in shlex.split(command)), "--json"])
-        answer = json.loads(out.getvalue())
+            question, words = read_line([known.get(word, word) for word in shlex.split(command)])
+            found = ask(question, **words)
+            answer = json.loads(found.to_json())
     except RidgelineError as error:
         return refusal(error)
-    except ValueError as error:
-        return {"error": f"no answer: {error}", "exit_code": 2}
+    code = int(found.impossible is not None)
     return {"exit_code": code, **answer} if isinstance(answer, dict) else {"exit_code": code, "list": answer}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from ridgeline.cli.keeping import kept
-from ridgeline.cli.screen import printed, progress_bar
+from ridgeline.api.answer import Answer
+from ridgeline.api.keeping import kept
+from ridgeline.api.progress import progress_bar
 from ridgeline.facts.user_files import TRUTH, read_user_file
 from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
@@ -18,7 +19,7 @@ from ridgeline.validate.score import summarise
 _WIDTH = 160  # columns of a table that is piped
 
 
-def check(given: SimpleNamespace) -> None:
+def check(given: SimpleNamespace) -> Answer:
     """Prints every row's answer and the summary; progress goes to standard error when that is a terminal.
 
     `blind` hides from a prediction where its row comes from. Answers are kept as they come, so that a killed check
@@ -38,9 +39,9 @@ def check(given: SimpleNamespace) -> None:
                     told(place, len(table.rows))
     rows = answered.answers
     summary = summarise(rows, kind=table.kind)
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {"path": given.table, "rows": rows, "summary": as_value(summary)},
         lambda: check_blocks(rows, summary),
         width=_WIDTH,
+        value=rows,
     )

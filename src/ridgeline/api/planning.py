@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.cli.asking import blamed_on, scenario_of
-from ridgeline.cli.flags import LIMIT_FIELDS, STATED_FIELDS, read_flags
-from ridgeline.cli.refusals import refusal
-from ridgeline.cli.screen import busy, print_json, printed
+from ridgeline.api.answer import Answer
+from ridgeline.api.asking import blamed_on, scenario_of
+from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS, read_flags
+from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, NoPlanError
 
 if TYPE_CHECKING:
@@ -22,28 +21,25 @@ if TYPE_CHECKING:
     from ridgeline.scenario.training import Scenario
 
 
-def plan(given: SimpleNamespace) -> None:
-    """Prints the best plans, or deployments; raises NoPlanError when none fits."""
+def plan(given: SimpleNamespace) -> Answer:
+    """The best plans, or deployments; raises `NoPlanError` when none fits."""
     _refuse_idle(given)
     given.words["region"] = given.region
     if given.serve:
-        from ridgeline.cli.deploying import plan_serving, rent_serving
+        from ridgeline.api.deploying import plan_serving, rent_serving
 
-        (plan_serving if given.rent is None else rent_serving)(given)
-        return
+        return (plan_serving if given.rent is None else rent_serving)(given)
     asked = scenario_of(given.subject, given.on, given.words, planned=False)
     if asked.workload.lengths:
         words = {"zero": "3", **{name: value for name, value in given.words.items() if value is not None}}
-        _print_lengths(scenario_of(given.subject, given.on, words, planned=True), given, best=True)
-        return
+        return _lengths(scenario_of(given.subject, given.on, words, planned=True), given, best=True)
     stated, limits = read_flags(given.words, STATED_FIELDS), read_flags(given.words, LIMIT_FIELDS)
     if asked.cluster.mixed is not None:
         from ridgeline.search.mixed import best_mixed
 
         with blamed_on(asked), busy("searching plans"):
             best = best_mixed(asked.model, asked.cluster, asked.workload, fixed=stated, top=given.top)
-        _print_mixed(asked, given, best)
-        return
+        return _mixed(asked, given, best)
 
     from ridgeline.report.as_json import search_as_dict
     from ridgeline.report.text import search_blocks
@@ -69,14 +65,13 @@ def plan(given: SimpleNamespace) -> None:
                     evidence=given.evidence,
                 )
     except NoPlanError as error:
-        if given.as_json:
-            print_json({"best": [], **refusal(error)})
+        error.beside = {"best": []}
         raise
-    print(f"searched for {found.seconds:.1f} s", file=sys.stderr)
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {**search_as_dict(found), "assumed": list(asked.assumed)},
         lambda: search_blocks(found, assumed=asked.assumed),
+        value=found,
+        aside=f"searched for {found.seconds:.1f} s",
     )
 
 
@@ -102,65 +97,66 @@ def _refuse_idle(given: SimpleNamespace) -> None:
         raise InputError("--rent chooses among its own offers; leave one of them out", field="--on")
 
 
-def predict(given: SimpleNamespace) -> None:
+def predict(given: SimpleNamespace) -> Answer:
     """Prints one plan's report, or what else is predicted; raises NoPlanError when it does not fit in memory."""
     given.words["region"] = given.region
     if given.longest and given.serve:
         raise InputError("is a question about training; leave it out, or --serve", field="--longest")
     if given.serve:
-        from ridgeline.cli.simulating import predict_batch
+        from ridgeline.api.simulating import predict_batch
 
         if given.trace is not None:
             raise InputError("writes the timeline of a training step; leave it out, or --serve", field="--trace")
-        predict_batch(given)
-        return
+        return predict_batch(given)
     from ridgeline.scenario.sampling import names_sampling
 
     if names_sampling(given.subject):
         if given.longest:
             raise InputError("is a question about training, and this scenario draws pictures", field="--longest")
-        from ridgeline.cli.sampling import predict_sampling
+        from ridgeline.api.sampling import predict_sampling
 
-        predict_sampling(given.subject, given.on, given.words, as_json=given.as_json)
-        return
+        return predict_sampling(given.subject, given.on, given.words)
     asked = scenario_of(given.subject, given.on, given.words, planned=True)
     assert asked.plan is not None
     if asked.workload.lengths and not given.longest:
-        _print_lengths(asked, given, best=False)
-        return
+        return _lengths(asked, given, best=False)
 
     if asked.cluster.mixed is not None:
         from ridgeline.predict.mixed import predict_mixed
 
         with blamed_on(asked):
-            _print_mixed(asked, given, (predict_mixed(asked.model, asked.cluster, asked.workload, asked.plan),))
-        return
+            found = (predict_mixed(asked.model, asked.cluster, asked.workload, asked.plan),)
+        return _mixed(asked, given, found)
     from ridgeline.predict import predict as predicted
     from ridgeline.report.as_json import report_as_dict
     from ridgeline.report.text import report_blocks
-    from ridgeline.units import bytes_text
 
     longest: dict[str, Any] = {}
     with blamed_on(asked):
         if given.longest:
             from ridgeline.predict.longest import longest_sequence
 
-            found = longest_sequence(asked.model, asked.cluster, asked.workload, asked.plan)
-            longest = {"longest_sequence": None if found is None else vars(found)}
+            most = longest_sequence(asked.model, asked.cluster, asked.workload, asked.plan)
+            longest = {"longest_sequence": None if most is None else vars(most)}
         report = predicted(asked.model, asked.cluster, asked.workload, asked.plan, evidence=given.evidence)
-    if given.trace is not None:
-        _write_trace(report, given.trace)
-    printed(
-        given.as_json,
+    told = "" if given.trace is None else _write_trace(report, given.trace)
+    return Answer(
         lambda: {**report_as_dict(report), **longest, "assumed": list(asked.assumed)},
         lambda: [*(_longest(longest) if longest else []), *report_blocks(report, assumed=asked.assumed)],
+        value=report,
+        impossible=None if report.fits else _too_large(report),
+        aside=told,
     )
-    if not report.fits:
-        worst = min(report.memory, key=lambda stage: stage.headroom_bytes)
-        raise NoPlanError(
-            f"the plan needs {bytes_text(worst.total_bytes)} on stage {worst.stage}, the device has "
-            f"{bytes_text(worst.capacity_bytes)}; `ridgeline plan` looks for one that fits"
-        )
+
+
+def _too_large(report: Report) -> str:
+    from ridgeline.units import bytes_text
+
+    worst = min(report.memory, key=lambda stage: stage.headroom_bytes)
+    return (
+        f"the plan needs {bytes_text(worst.total_bytes)} on stage {worst.stage}, the device has "
+        f"{bytes_text(worst.capacity_bytes)}; `ridgeline plan` looks for one that fits"
+    )
 
 
 def _longest(found: Mapping[str, Any]) -> Iterator[Block]:
@@ -178,8 +174,8 @@ def _longest(found: Mapping[str, Any]) -> Iterator[Block]:
     yield blank()
 
 
-def _print_lengths(asked: Scenario, given: SimpleNamespace, *, best: bool) -> None:
-    """Prints how sequences of unlike lengths are divided: as the plan says, or in every way there is."""
+def _lengths(asked: Scenario, given: SimpleNamespace, *, best: bool) -> Answer:
+    """How sequences of unlike lengths are divided: as the plan says, or in every way there is."""
     from ridgeline.predict.unlike_lengths import best_lengths, predict_lengths
     from ridgeline.report.lengths import lengths_blocks
 
@@ -189,30 +185,31 @@ def _print_lengths(asked: Scenario, given: SimpleNamespace, *, best: bool) -> No
     with blamed_on(asked), busy("dividing sequences"):
         what = (asked.model, asked.cluster, asked.workload, asked.plan)
         found = best_lengths(*what) if best else (predict_lengths(*what),)
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {**found[0].as_dict(), "others": [one.as_dict() for one in found[1:]], "assumed": list(asked.assumed)},
         lambda: lengths_blocks(found, asked.assumed),
+        value=found,
     )
 
 
-def _print_mixed(asked: Scenario, given: SimpleNamespace, found: tuple[MixedReport, ...]) -> None:
-    """Prints steps on devices of unlike types, the best in full; raises NoPlanError where it does not fit."""
+def _mixed(asked: Scenario, given: SimpleNamespace, found: tuple[MixedReport, ...]) -> Answer:
+    """Steps on devices of unlike types, the best in full."""
     from ridgeline.report.mixed import mixed_blocks
 
     if getattr(given, "trace", None) is not None:
         raise InputError("writes the timeline of alike devices; leave it out", field="--trace")
-    printed(
-        given.as_json,
+    full = next((one for one in found[0].uses if one.memory_bytes > one.capacity_bytes), None)
+    return Answer(
         lambda: {**found[0].as_dict(), "others": [one.as_dict() for one in found[1:]], "assumed": list(asked.assumed)},
         lambda: mixed_blocks(found, asked.assumed),
+        value=found,
+        impossible=None
+        if full is None
+        else f"{full.device}: {full.limit}; `ridgeline plan` looks for a plan that fits",
     )
-    if not found[0].fits:
-        full = next(one for one in found[0].uses if one.memory_bytes > one.capacity_bytes)
-        raise NoPlanError(f"{full.device}: {full.limit}; `ridgeline plan` looks for a plan that fits")
 
 
-def _write_trace(report: Report, path: str) -> None:
+def _write_trace(report: Report, path: str) -> str:
     from ridgeline.report.trace import write_trace
 
     try:
@@ -220,4 +217,4 @@ def _write_trace(report: Report, path: str) -> None:
             events = write_trace(report, out)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", file=path) from None
-    print(f"wrote {events} events to {path}; open it at https://ui.perfetto.dev", file=sys.stderr)
+    return f"wrote {events} events to {path}; open it at https://ui.perfetto.dev"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from ridgeline.cli.asking import blamed_on_word, serving_scenario_of
-from ridgeline.cli.offloading import plan_offloaded, refuse_offload
-from ridgeline.cli.placing import loads_from
-from ridgeline.cli.refusals import refusal
-from ridgeline.cli.screen import print_json, printed, progress_bar
-from ridgeline.cli.simulating import (
+from ridgeline.api.answer import Answer
+from ridgeline.api.asking import blamed_on_word, serving_scenario_of
+from ridgeline.api.offloading import plan_offloaded, refuse_offload
+from ridgeline.api.placing import loads_from
+from ridgeline.api.progress import progress_bar
+from ridgeline.api.simulating import (
     about,
     measured_only,
     operation_of,
@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 _DRAFTS = "drafts in its share of a step at the batch with which all devices would keep pace with the traffic"
 
 
-def plan_serving(given: SimpleNamespace) -> None:
+def plan_serving(given: SimpleNamespace) -> Answer:
     """Prints the best deployments; raises NoPlanError when none starts, or none keeps to the objective."""
     asked = serving_scenario_of(given.subject, given.on, given.words)
     if "offload" in asked.stated:
         measured_only(given.evidence, "--offload")
-        plan_offloaded(asked, as_json=given.as_json)
-        return
+        return plan_offloaded(asked)
     _refuse_what_is_searched(asked, given.min_devices)
     with blamed_on_word(asked):
-        _search(asked, given)
+        return _search(asked, given)
 
 
 def _asked_of(asked: ServingScenario) -> tuple[Traffic, Objective, tuple[str, ...]]:
@@ -49,7 +48,7 @@ def _asked_of(asked: ServingScenario) -> tuple[Traffic, Objective, tuple[str, ..
     return traffic, Objective(**asked.traffic.get("slo", {})), assumed
 
 
-def _search(asked: ServingScenario, given: SimpleNamespace) -> None:
+def _search(asked: ServingScenario, given: SimpleNamespace) -> Answer:
     from ridgeline.report.serving_json import search_as_dict
     from ridgeline.search.serving import search_serving
     from ridgeline.search.serving_space import ServingSpace
@@ -79,16 +78,14 @@ def _search(asked: ServingScenario, given: SimpleNamespace) -> None:
                 progress=progress,
             )  # fmt: skip
     except NoPlanError as error:
-        if given.as_json:
-            print_json({"best": [], "fewest": None, **refusal(error), "assumed": list(assumed)})
+        error.beside = {"best": [], "fewest": None, "assumed": list(assumed)}
         raise
-    printed(
-        given.as_json,
+    return Answer(
         lambda: search_as_dict(found, assumed),
         lambda: found.blocks(assumed, fewest_alone=given.min_devices),
+        value=found,
+        impossible=found.missed or None,
     )
-    if found.missed:
-        raise NoPlanError(found.missed)
 
 
 def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
@@ -104,7 +101,7 @@ def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:
         raise InputError("--min-devices needs an objective, e.g. --slo ttft=1s,tpot=50ms", field="--slo")
 
 
-def rent_serving(given: SimpleNamespace) -> None:
+def rent_serving(given: SimpleNamespace) -> Answer:
     """Prints the cheapest mix of accelerators for traffic; raises NoPlanError when no mix serves it."""
     import numpy as np
 
@@ -130,8 +127,7 @@ def rent_serving(given: SimpleNamespace) -> None:
             policies=policies_of(asked), progress=progress,
         )  # fmt: skip
     chosen, buckets = found.rent, {name: cells for name, cells in vars(found.buckets).items() if name != "rows"}
-    printed(
-        given.as_json,
+    return Answer(
         lambda: {
             "rented": [vars(one) for one in chosen.rented if one.rented],
             "usd_per_h": chosen.cost_usd_per_hour,
@@ -144,4 +140,5 @@ def rent_serving(given: SimpleNamespace) -> None:
             "assumed": list(assumed),
         },
         lambda: found.blocks(assumed),
+        value=found,
     )

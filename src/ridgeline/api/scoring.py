@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.errors import InputError
 from ridgeline.metrics.metric import Metric, Score, metric, metrics
 from ridgeline.metrics.results import Results, read_results, shipped
@@ -17,7 +17,7 @@ from ridgeline.seams.technique import shown
 _WIDTH = 140  # columns when piped
 
 
-def score(given: SimpleNamespace) -> None:
+def score(given: SimpleNamespace) -> Answer:
     """Prints what a metric says of each table; without tables what it is, without a metric which there are."""
     if given.metric is None:
         if given.tables:
@@ -26,21 +26,18 @@ def score(given: SimpleNamespace) -> None:
         answer = {"metrics": [{"key": one.key, "summary": one.summary()} for one in known], "tables": list(shipped())}
         rows = tuple((one.key, one.summary()) for one in known)
         tables = Line(text=f"Tables of published results: {', '.join(shipped())}")
-        printed(
-            given.as_json,
+        return Answer(
             lambda: answer,
             lambda: [Table(columns=("metric", "what it says"), rows=rows), blank(), tables],
         )
-        return
     one = metric(given.metric)
     if not given.tables:
-        printed(given.as_json, lambda: _page_as_dict(one), lambda: _page(one), width=_WIDTH)
-        return
+        return Answer(lambda: _page_as_dict(one), lambda: _page(one), width=_WIDTH)
     columns = dict(_pair(text) for text in given.columns or ())
     found = [(each, one.score(each)) for each in _tables(given.tables, columns, given.by)]
     across = one.across([score for _, score in found]) if len(found) > 1 else {}
     answer = {"metric": one.text, "source": list(one.source), "scores": [_as_dict(*each) for each in found], **across}
-    printed(given.as_json, lambda: answer, lambda: _blocks(found, across), width=_WIDTH)
+    return Answer(lambda: answer, lambda: _blocks(found, across), width=_WIDTH, value=found)
 
 
 def _pair(text: str) -> tuple[str, str]:

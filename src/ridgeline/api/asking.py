@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES, flag_of, given
+from ridgeline.api.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES, flag_of, given
 from ridgeline.errors import (
     ClusterError,
     DomainError,

@@ -1,12 +1,9 @@
-"""Command-line flags made from the fields of a scenario, so that a flag and a TOML key never differ."""
+"""Words of a question that stand for fields of a scenario, so that a flag and a TOML key never differ."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
@@ -27,34 +24,6 @@ LIMIT_FIELDS = tuple(
 LIMIT_NAMES = frozenset(field.name for field in LIMIT_FIELDS)
 WORKLOAD_NAMES = frozenset(field.name for field in WORKLOAD_FIELDS)
 PLAN_NAMES = frozenset(field.name for field in PLAN_FIELDS)
-
-
-SHARED = "Training and serving"  # the heading of words that are in several tables of a command
-
-
-def flags_of(groups: Mapping[str, tuple[Field, ...]]) -> list[inspect.Parameter]:
-    """A parameter per field of some tables, under the heading of its table.
-
-    A flag that is not given is None; one that is given is text (True or False for a switch), for
-    the field's own reader. A word of two tables is one flag, under a heading of its own.
-    """
-    headings: dict[str, str] = {}
-    fields: dict[str, Field] = {}
-    for heading, table in groups.items():
-        for field in table:
-            headings[field.name] = SHARED if field.name in fields else heading
-            fields.setdefault(field.name, field)
-    return [_parameter(field, headings[name]) for name, field in fields.items()]
-
-
-def _parameter(field: Field, heading: str) -> inspect.Parameter:
-    kind: Any = bool | None if field.switch else str | None
-    name = f"{field.flag}/--no-{field.flag[2:]}" if field.switch else field.flag
-    metavar = None if field.switch else "|".join(field.choices) or "VALUE"
-    option = typer.Option(name, help=field.help, metavar=metavar, show_default=False, rich_help_panel=heading)
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
-    )
 
 
 def read_flags(words: Mapping[str, Any], fields: tuple[Field, ...]) -> dict[str, Any]:

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from ridgeline.api.answer import Answer
+from ridgeline.api.progress import tell
 from ridgeline.calibrate.power import POWER, refit_power
 from ridgeline.calibrate.refit import refit
 from ridgeline.calibrate.rungs import JUDGED, judge, write_rungs
-from ridgeline.cli.screen import printed
 from ridgeline.cost.readers import READERS
 from ridgeline.errors import UnknownNameError
 from ridgeline.report.blocks import Table
 
 
-def fit(given: SimpleNamespace) -> None:
+def fit(given: SimpleNamespace) -> Answer:
     """Writes a table of fits per family, or with `rungs` the intervals of the rungs that answer from them."""
     out, families, known = given.out, tuple(given.families or ()), (*READERS, POWER)
     for name in families:
         if name not in known:
             raise UnknownNameError("operator family", name, known, hint=f"known: {', '.join(known)}")
     if given.rungs:
-        _judge(Path(out), families or tuple(READERS), as_json=given.as_json)
-        return
+        return _judge(Path(out), families or tuple(READERS))
     timed = tuple(name for name in families if name != POWER)
     counts = refit(Path(out), families=timed, processes=given.processes, done=_told) if timed or not families else {}
     if POWER in families or not families:
         counts[POWER] = refit_power(Path(out))
     rows = tuple((family, str(count), f"{out}/{family}.tsv") for family, count in counts.items())
     table = Table(columns=("family", "fits", "table"), rows=rows)
-    printed(given.as_json, lambda: {"folder": out, "fits": counts}, lambda: [table])
+    return Answer(lambda: {"folder": out, "fits": counts}, lambda: [table])
 
 
-def _judge(folder: Path, families: tuple[str, ...], *, as_json: bool) -> None:
+def _judge(folder: Path, families: tuple[str, ...]) -> Answer:
     found = {family: tuple(judge(family)) for family in families}
     path = write_rungs(folder, found)
     rows: list[dict[str, Any]] = []
@@ -56,8 +55,8 @@ def _judge(folder: Path, families: tuple[str, ...], *, as_json: bool) -> None:
         for row in rows
     )  # fmt: skip
     table = Table(columns=("family", "rung", "answered", "median", "p90"), rows=cells)
-    printed(as_json, lambda: {"table": str(path), "rows": rows}, lambda: [table])
+    return Answer(lambda: {"table": str(path), "rows": rows}, lambda: [table])
 
 
 def _told(place: str, at: int, total: int) -> None:
-    print(f"{at}/{total}  {place}", file=sys.stderr, flush=True)
+    tell(f"{at}/{total}  {place}")

@@ -10,7 +10,7 @@ from math import isinf, isnan
 from types import SimpleNamespace
 from typing import Any
 
-from ridgeline.cli.screen import printed
+from ridgeline.api.answer import Answer
 from ridgeline.errors import InputError, PlanError, UnknownNameError
 from ridgeline.facts.store import sources
 from ridgeline.facts.taxonomies import taxonomies, taxonomy_source
@@ -23,7 +23,7 @@ ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
 _WIDTH = 180  # columns of a list that is piped
 
 
-def techniques(given: SimpleNamespace) -> None:
+def techniques(given: SimpleNamespace) -> Answer:
     """Prints all techniques, those of a tag, or the page of one; raises `UnknownNameError` for a name of none."""
     answer: Any
     blocks: list[Block]
@@ -40,7 +40,7 @@ def techniques(given: SimpleNamespace) -> None:
     else:
         answer = technique_as_dict(_found(given.name))
         blocks = _page(answer)
-    printed(given.as_json, lambda: answer, lambda: blocks, width=_WIDTH)
+    return Answer(lambda: answer, lambda: blocks, width=_WIDTH)
 
 
 def entries() -> list[dict[str, str]]:
