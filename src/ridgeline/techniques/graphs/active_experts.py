@@ -25,6 +25,10 @@ class _FewerExperts(GraphRewrite):
     family: ClassVar[str] = "graphs"
     owns: ClassVar[frozenset[str]] = frozenset({"active experts"})
 
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: what a model loses by it hangs on its weights, which are not known here."""
+        return ()
+
     def refusal(self, graph: Graph) -> str:
         """Why it does not apply to a graph, in a phrase; '' where it does."""
         return "" if _layers(graph) else "it has no layer whose tokens visit several experts"
@@ -55,10 +59,6 @@ class ActiveExperts(_FewerExperts):
         (), "1", "loss of each layer at 1, 2 to K experts, a layer after another; when absent, layers are alike",
         low=0.0, high=1e12,
     )  # fmt: skip
-
-    def axes(self, setting: Setting) -> tuple[str, ...]:
-        """Three quarters of the visits, and half."""
-        return tuple(replace(self, share=share).text for share in (0.75, 0.5))
 
     def rewrite(self, graph: Graph) -> Graph:
         """The graph with as many active experts in each layer as were chosen."""
