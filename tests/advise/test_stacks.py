@@ -68,6 +68,9 @@ class Toy:
             value=0.9 * self.value(on), memory_bytes=memory, excess_bytes=max(0.0, memory - self.capacity)
         )
 
+    def closer(self, on: State) -> float:
+        return 0.95 * self.value(on)
+
     def outcome(self, on: State) -> TrialOutcome:
         self.simulated += 1
         one = self.bound(on)

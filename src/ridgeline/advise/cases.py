@@ -82,6 +82,9 @@ class AdviceCase(Protocol[S]):
     def bound(self, on: S) -> TrialOutcome:
         """The least that the value of a choice can be, and its memory; raises where there is no such choice."""
 
+    def closer(self, on: S) -> float:
+        """A bound of the value of a choice that takes longer to find and may be higher; 0 where there is none."""
+
     def outcome(self, on: S) -> TrialOutcome:
         """What a choice comes to, without its parts; raises `RidgelineError` where it cannot be run."""
 

@@ -103,6 +103,10 @@ class PicturesCase:
         """Its memory: a batch is priced in closed form, so that its outcome is no dearer than a bound."""
         return replace(self.outcome(on), value=0.0)
 
+    def closer(self, on: PictureChoice) -> float:
+        """None: 0."""
+        return 0.0
+
     def outcome(self, on: PictureChoice) -> TrialOutcome:
         """The value of the objective."""
         cost = self.cost(on)

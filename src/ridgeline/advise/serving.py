@@ -146,6 +146,10 @@ class ServingCase:
 
     # outcomes --------------------------------------------------------------------------------------
 
+    def closer(self, on: ServedChoice) -> float:
+        """None: 0."""
+        return 0.0
+
     def outcome(self, on: ServedChoice) -> TrialOutcome:
         """The value of the objective, replayed."""
         if on not in self._outcomes:

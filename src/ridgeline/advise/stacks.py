@@ -112,10 +112,18 @@ class Stacker(Generic[S]):
         for one in rows:
             if one.outcome.score >= least:
                 break
+            if now.fits and self._closer(one.state) >= least[1]:
+                continue
             done = self.simulated_one(one)
             if done is not None and done.outcome.score < least:
                 best, least = done, done.outcome.score
         return best
+
+    def _closer(self, state: S) -> float:
+        try:
+            return self.case.closer(state)
+        except RidgelineError:
+            return 0.0
 
     def stack(self, base: TrialOutcome) -> list[Trial[S]]:
         """The steps of the best stack found, in order; those that turn out to be of no use are left out."""

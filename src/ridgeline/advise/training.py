@@ -55,6 +55,8 @@ class TrainingCase:
     evidence: str | None = None
     _predictors: dict[Any, Predictor] = field(default_factory=dict)
     _reports: dict[TrainedChoice, Report] = field(default_factory=dict)
+    _bounds: dict[TrainedChoice, TrialOutcome] = field(default_factory=dict)
+    _outcomes: dict[TrainedChoice, TrialOutcome] = field(default_factory=dict)
 
     def setting(self, on: TrainedChoice) -> Setting:
         """What techniques are asked about."""
@@ -90,6 +92,11 @@ class TrainingCase:
 
     def bound(self, on: TrainedChoice) -> TrialOutcome:
         """The closed form of a step, and its memory; raises `PlanError` where the plan is not legal."""
+        if on not in self._bounds:
+            self._bounds[on] = self._bound(on)
+        return self._bounds[on]
+
+    def _bound(self, on: TrainedChoice) -> TrialOutcome:
         one, plan = self.predictor(on), on.plan
         check(plan, context_style(plan.context_style), one.limits, on.workload, self.cluster.count)
         check_runs(plan, on.workload, one.split(plan), experts=one.limits.experts > 0)
@@ -103,6 +110,15 @@ class TrainingCase:
         _, times = one.prepare(plan)
         step_s = float(step_bound_s(schedule, micro_batches, times, exchange_rules(plan)))
         return replace(held, value=step_s * (1.0 if self.objective == TIME else self.usd_per_s))
+
+    def closer(self, on: TrainedChoice) -> float:
+        """The least that the value of a choice can be where states move between tiers, which `bound` leaves out."""
+        if self.objective not in (TIME, DOLLARS):
+            return 0.0
+        from ridgeline.predict.on_lanes import busiest_stage_s
+
+        least_s = busiest_stage_s(self.predictor(on), on.plan)
+        return least_s * (1.0 if self.objective == TIME else self.usd_per_s)
 
     def _outcome(self, on: TrainedChoice, step_s: float) -> TrialOutcome:
         one = self.predictor(on)
@@ -126,7 +142,9 @@ class TrainingCase:
         """The simulated step; of energy, with its parts."""
         if self.objective == JOULES:
             return self.explained(on)
-        return self._outcome(on, self.predictor(on).evaluate(on.plan).timeline.makespan_s)
+        if on not in self._outcomes:
+            self._outcomes[on] = self._outcome(on, self.predictor(on).evaluate(on.plan).timeline.makespan_s)
+        return self._outcomes[on]
 
     def report(self, on: TrainedChoice) -> Report:
         """The report of a choice, as `predict` makes it."""

@@ -7,6 +7,7 @@ Exit codes: 0 answered, 1 asked well but impossible (nothing fits), 2 the input 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS})
 """Why an answer cannot be written that is no fault of the program."""
 _JSON = "--json"
+_COLLECTED = 100_000  # new objects after which the garbage collector looks at the youngest
 
 app = typer.Typer(
     name="ridgeline",
@@ -96,7 +98,8 @@ def _unwritten(error: OSError) -> int:
 
 
 def main() -> None:
-    """The entry point of the console script."""
+    """The entry point of the console script; it ends soon, and needs few of the collector's passes."""
+    gc.set_threshold(_COLLECTED, 50, 1000)
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

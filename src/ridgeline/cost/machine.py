@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.cost.answer import FITS, Rung
 from ridgeline.errors import ClusterError, DomainError
@@ -190,6 +190,7 @@ class Machine:
     beside: Machine | None = None  # devices of another kind
     datasheet_only: bool = False  # whether it is taken for one that nobody measured
     routes: FlowRoutes | None = None  # how flows are put on the switches of its outermost tier, where these are told
+    groups: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)  # known, on its network
 
     @property
     def part(self) -> Accelerator:

@@ -16,6 +16,7 @@ from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 # The order in which the fitted mechanism numbers collectives.
 OPERATIONS = tuple(kind.value for kind in CollectiveKind)
+_FEW = 64  # numbers of a group's description, up to which it is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +173,22 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
         "bytes": work.bytes,
         "ranks": work.ranks,
         "in_place": float(work.kind is CollectiveKind.ALL_REDUCE),
-        **group_sizes(machine, work.ranks, work.stride, work.kind),
+        **_known_group(machine, work),
     }
     device = device_vector(machine.cluster.accelerator, "bf16")
     found: Number = model.seconds(sizes, device, model.vector(fit.values)) * work.repeats
+    return found
+
+
+def _known_group(machine: Machine, work: Collective) -> dict[str, Number]:
+    """`group_sizes` of a collective's group, which a machine keeps of few groups at once."""
+    ranks, stride = np.asarray(work.ranks, dtype=float), np.asarray(work.stride, dtype=float)
+    if ranks.size * stride.size > _FEW:
+        return group_sizes(machine, ranks, stride, work.kind)
+    key = (work.kind, ranks.shape, ranks.tobytes(), stride.shape, stride.tobytes())
+    if key not in machine.groups:
+        machine.groups[key] = group_sizes(machine, ranks, stride, work.kind)
+    found: dict[str, Number] = machine.groups[key]
     return found
 
 

@@ -110,7 +110,8 @@ class MemoryOptions(TypedDict, total=False):
     for whole layers is limited (None: all). `offload_weights` keeps weights, gradients and optimizer states
     on the host, `optimizer_in_backward` frees a gradient as it is used; `loss` is the name of one, or names; `offloads`
     are techniques that all plans have, `exchange` how their states are sharded. `runtime` is by default that of the
-    workload's framework; `others` are layers of the same stage under other plans.
+    workload's framework, `profile` what `profile_graph` says under it; `others` are layers of the same stage under
+    other plans.
     """
 
     layers: Required[Mapping[str, ArrayLike]]
@@ -139,6 +140,7 @@ class MemoryOptions(TypedDict, total=False):
     offloads: tuple[TierOffload, ...]
     exchange: DataExchange
     runtime: Runtime
+    profile: GraphProfile
     others: Sequence[MemoryOptions]
 
 
@@ -272,7 +274,8 @@ def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryS
     ranks, zero = options.get("shard_ranks"), np.asarray(options.get("zero", 0), dtype=np.int64)
     limit, exchange = options.get("recompute_layers"), options.get("exchange") or data_exchange(())
     group = dp * cp if ranks is None else as_array(ranks)
-    profile = shared_ends(profile_graph(graph, workload, runtime), options.get("ends", 1))
+    whole = options.get("profile") or profile_graph(graph, workload, runtime)
+    profile = shared_ends(whole, options.get("ends", 1))
     return MemoryStage(
         profile=profile,
         runtime=runtime,
@@ -305,7 +308,10 @@ def resolve(graph: Graph, workload: Workload, options: MemoryOptions) -> MemoryS
         offloads=_offloads(options),
         optimizer_in_backward=np.asarray(options.get("optimizer_in_backward", False), dtype=bool),
         losses=tuple((cross_entropy(name), chosen) for name, chosen in each_name(options.get("loss", Plan.loss))),
-        others=tuple(resolve(graph, workload, {**other, "runtime": runtime}) for other in options.get("others", ())),
+        others=tuple(
+            resolve(graph, workload, {"profile": whole, **other, "runtime": runtime})
+            for other in options.get("others", ())
+        ),
     )
 
 

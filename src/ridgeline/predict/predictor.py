@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,9 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
-from ridgeline.memory.profile import Runtime, runtime_of
-from ridgeline.memory.query import MemoryOptions, resolve
-from ridgeline.memory.stage import activation_bytes, host_memory, stage_memory, tier_bytes
+from ridgeline.memory.profile import GraphProfile, Runtime, profile_graph, runtime_of
+from ridgeline.memory.query import MemoryOptions, MemoryStage, resolve
+from ridgeline.memory.stage import activation_bytes, device_memory, host_bytes, tier_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits
 from ridgeline.seams.context import context_style
@@ -37,10 +37,7 @@ from ridgeline.training.exchanges import Sharding, exchange_rules
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes
 from ridgeline.training.stages import StageModel
-from ridgeline.training.step import pipeline_step, step_tasks, with_moved_activations
-
-if TYPE_CHECKING:
-    from ridgeline.training.offloaded import OffloadedStep
+from ridgeline.training.step import step_tasks, with_moved_activations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +79,7 @@ class Predictor:
         self.stages = StageModel(model, self.machine, workload)
         self.limits = model_limits(model.graph)
         self._prices: dict[tuple[Any, ...], LayoutCost] = {}
+        self._last: tuple[Plan, MemoryStage] | None = None
         self.orders: dict[Plan, tuple[int, ...]] = {}  # of nodes, by plan, where links between them differ
         self.partitions: dict[Plan, tuple[int, ...]] = {}  # layers of each place, by plan, where a technique divides
 
@@ -219,45 +217,9 @@ class Predictor:
         if not self.on_lanes(plan):
             bound = step_bound_s(schedule, micro_batches, times, exchange_rules(plan))
             return step_tasks(plan, micro_batches, times), float(bound)
-        from ridgeline.training.offload_parts import lane_rates
-        from ridgeline.training.offloaded import lanes_bound_s, offloaded_tasks
+        from ridgeline.predict.on_lanes import lanes_step
 
-        base, sequence = pipeline_step(plan, micro_batches, times)
-        found, made = applied(plan), self._offloaded(plan, held, times)
-        tasks = offloaded_tasks(base, sequence, made, found, lane_rates(self.machine, found))
-        return tasks, lanes_bound_s(tasks)
-
-    def _offloaded(self, plan: Plan, held: StageLayers, times: StageTimes) -> OffloadedStep:
-        """What a step with offload on lanes is made of."""
-        from ridgeline.training import offloaded
-        from ridgeline.training.offload_parts import names_of, parts_of
-
-        schedule, sharding = pipeline_schedule(plan.schedule), self.sharding(plan)
-        priced = replace(held, cost=self.stages.exchanged(held.cost, sharding))
-        places = schedule.layer_places(plan.pp, plan.chunks)
-        names = names_of(self.model.graph.layers, self.split(plan), places, held)
-        closing = np.broadcast_to(times.exchanged_s, times.optimizer_s.shape)
-        return offloaded.OffloadedStep(
-            parts=parts_of(
-                names, priced, times, sharding, self._kept(plan), workload=self.workload, found=applied(plan)
-            ),
-            zero=plan.zero, ranks=plan.dp * plan.cp, rules=exchange_rules(plan), closing_s=closing.tolist(),
-            update_s=(times.optimizer_s - closing).tolist(), forwards_alone=times.forwards_alone,
-        )  # fmt: skip
-
-    def _kept(self, plan: Plan) -> dict[str, float]:
-        """What one micro-batch leaves of each kind of layer, of the embedding and of the head [byte]."""
-        from ridgeline.training.offload_parts import EMBEDDING, HEAD
-
-        options = self.held(plan, in_flight=np.ones(())) | {"recompute_layers": None}
-        none = dict.fromkeys(self.stages.block_names, 0)
-
-        def kept(layers: dict[str, int], *, first: bool = False, last: bool = False) -> float:
-            asked = options | {"layers": layers, "first": first, "last": last}
-            return float(activation_bytes(self.model.graph, self.workload, **asked))
-
-        found = {name: kept(none | {name: 1}) for name in none}
-        return found | {EMBEDDING: kept(none, first=True), HEAD: kept(none, last=True)}
+        return lanes_step(self, plan, held, times)
 
     def evaluate(self, plan: Plan) -> Evaluation:
         """Price and simulate one plan exactly; raises PlanError for an illegal one."""
@@ -293,8 +255,7 @@ class Predictor:
 
     def memory(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """Peak bytes of every stage by category, arrays over stages (P,) [byte]."""
-        held = self._in_flight(plan)
-        return stage_memory(self.model.graph, self.workload, **self.held(plan, in_flight=held))
+        return device_memory(self._held_by(plan))
 
     def excess_bytes(self, plan: Plan) -> float:
         """What the memories of a plan's stages lack, added up [byte]; 0 where it fits."""
@@ -309,14 +270,18 @@ class Predictor:
 
     def host_bytes(self, plan: Plan) -> float:
         """What the fullest host holds of states and activations [byte]."""
-        held = self._in_flight(plan)
-        away = host_memory(self.model.graph, self.workload, **self.held(plan, in_flight=held))
-        return float(np.max(away)) * min(self.cluster.host.devices, plan.devices)
+        return float(np.max(host_bytes(self._held_by(plan)))) * min(self.cluster.host.devices, plan.devices)
 
     def drive_bytes(self, plan: Plan) -> float:
         """What the fullest host keeps of states and activations on its drives [byte]."""
-        stage = resolve(self.model.graph, self.workload, self.held(plan, in_flight=self._in_flight(plan)))
-        return float(np.max(tier_bytes(stage, "nvme"))) * min(self.cluster.host.devices, plan.devices)
+        return float(np.max(tier_bytes(self._held_by(plan), "nvme"))) * min(self.cluster.host.devices, plan.devices)
+
+    def _held_by(self, plan: Plan) -> MemoryStage:
+        """What the stages of a plan hold; kept of the last plan asked about."""
+        if self._last is None or self._last[0] != plan:
+            options = self.held(plan, in_flight=self._in_flight(plan))
+            self._last = (plan, resolve(self.model.graph, self.workload, options))
+        return self._last[1]
 
     def _in_flight(self, plan: Plan) -> NDArray[np.float64]:
         """Micro-batches that each stage holds at its peak, in units of all its chunks (P,) [1]."""
@@ -367,12 +332,17 @@ class Predictor:
             offloads=offloads(plan.technique),
             exchange=data_exchange(plan.technique),
             runtime=self.runtime,
+            profile=self._profile,
         )
 
     @cached_property
     def runtime(self) -> Runtime:
         """Memory behaviour of the training framework on this accelerator."""
         return runtime_of(self.workload.policy, self.cluster.accelerator.architecture)
+
+    @cached_property
+    def _profile(self) -> GraphProfile:
+        return profile_graph(self.model.graph, self.workload, self.runtime)
 
     def layers_flop_per_token(self, attention: str = "full") -> float:
         """The part of `model_flop_per_token` that layers take: without embedding, logits and loss [FLOP/token]."""

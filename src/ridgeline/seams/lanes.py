@@ -14,6 +14,8 @@ LANES = (COMPUTE, NETWORK, UPLOAD, DOWNLOAD, READ, WRITE, DRAM, PROCESSOR)
 LINKS = (UPLOAD, DOWNLOAD, READ, WRITE)
 Ends = tuple[int, ...]
 """Tasks that must have ended."""
+LaneTask = tuple[float, str, int, str, Ends, int, int]
+"""Seconds, lane, stage, label, tasks that must have ended, micro-batch and chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +35,12 @@ class LaneRates:
     core: float
     device: float
 
-    def of(self, lane: str) -> float:
-        """Rate of a lane that moves bytes [byte/s]."""
+    def by_lane(self) -> dict[str, float]:
+        """Rate of each lane that moves bytes [byte/s]."""
         return {
             UPLOAD: self.upload, DOWNLOAD: self.download, READ: self.read, WRITE: self.write, DRAM: self.dram,
             COMPUTE: self.device,
-        }[lane]  # fmt: skip
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,28 +83,20 @@ class Lanes:
     """Tasks of a step on the lanes of its stages, recorded in the order in which each lane runs them."""
 
     def __init__(self, rates: LaneRates) -> None:
-        self.rates = rates
+        self.rates, self.rate = rates, rates.by_lane()
         self.stage = self.micro_batch = self.chunk = 0
-        self.seconds: list[float] = []
-        self.places: list[tuple[str, int]] = []
-        self.labels: list[str] = []
-        self.waits: list[Ends] = []
-        self.which: list[tuple[int, int]] = []  # micro-batch and chunk
+        self.tasks: list[LaneTask] = []
 
     def add(self, lane: str, seconds: float, after: Ends, label: str) -> Ends:
         """A task of so many seconds on a lane of the present stage; its end."""
-        self.seconds.append(seconds)
-        self.places.append((lane, self.stage))
-        self.labels.append(label)
-        self.waits.append(after)
-        self.which.append((self.micro_batch, self.chunk))
-        return (len(self.seconds) - 1,)
+        self.tasks.append((seconds, lane, self.stage, label, after, self.micro_batch, self.chunk))
+        return (len(self.tasks) - 1,)
 
     def move(self, lane: str, size: float, after: Ends, label: str, *, direct: bool = False) -> Ends:
         """Bytes over a link or a drive, which also pass the host's memory unless they go `direct`; the ends of both."""
         if size <= 0:
             return after
-        ends = self.add(lane, size / self.rates.of(lane), after, label)
+        ends = self.add(lane, size / self.rate[lane], after, label)
         return ends if direct else ends + self.add(DRAM, size / self.rates.dram, after, label)
 
     def fetch(self, size: float, stored: float, after: Ends, label: str, *, direct: bool = False) -> Ends:
@@ -133,14 +127,17 @@ class Lanes:
         """Seconds until all that is recorded has ended, each lane in its own order."""
         free: dict[tuple[str, int], float] = {}
         ends: list[float] = []
-        for place, seconds, waits in zip(self.places, self.seconds, self.waits, strict=True):
-            free[place] = max([free.get(place, 0.0), *(ends[task] for task in waits)]) + seconds
-            ends.append(free[place])
+        for seconds, lane, stage, _, waits, _, _ in self.tasks:
+            end = free.get((lane, stage), 0.0)
+            for task in waits:
+                end = max(end, ends[task])
+            free[lane, stage] = end + seconds
+            ends.append(end + seconds)
         return max(ends, default=0.0)
 
     def busy_s(self) -> dict[tuple[str, int], float]:
         """Seconds in which each lane of each stage works: no step is shorter than the longest."""
         found: dict[tuple[str, int], float] = {}
-        for place, seconds in zip(self.places, self.seconds, strict=True):
-            found[place] = found.get(place, 0.0) + seconds
+        for seconds, lane, stage, *_ in self.tasks:
+            found[lane, stage] = found.get((lane, stage), 0.0) + seconds
         return found

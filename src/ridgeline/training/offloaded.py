@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from itertools import chain
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,16 @@ def offloaded_tasks(
     return _Layout(base, order, step, found, rates).build()
 
 
+def stage_bound_s(
+    base: TaskGraph, order: Order, step: OffloadedStep, found: Sequence[TierOffload], rates: LaneRates
+) -> float:
+    """Lower bound of `offloaded_tasks` [s]: what the stage with the most to do takes if it waits for no other."""
+    layout = _Layout(base, order, step, found, rates)
+    work = [sum(_work_s(part, BACKWARD) + part.forward_s for chunk in stage for part in chunk) for stage in step.parts]
+    layout.lay_stage(int(np.argmax(work)), order.kind.shape[1])
+    return layout.lanes.span_s()
+
+
 def in_pieces(step: OffloadedStep, pieces: int) -> OffloadedStep:
     """The same step with every layer cut into so many pieces."""
     if pieces == 1:
@@ -73,7 +84,7 @@ class _Layout:
     ) -> None:
         self.pieces = max((one.pieces() for one in found), default=1)
         self.base, self.order, self.step = base, order, in_pieces(step, self.pieces)
-        self.lanes = Lanes(rates)
+        self.lanes, self.slowdown = Lanes(rates), SLOWDOWN()
         self.owners: Mapping[str, TierOffload | None] = {kind: owner(found, kind, step.zero) for kind in KINDS}
         self.away = {kind: self._away(kind) for kind in KINDS}
         self.head: dict[int, int] = {}  # first and last task of each compute task of the pipeline
@@ -92,13 +103,17 @@ class _Layout:
         """The whole step."""
         stages, width = self.order.kind.shape
         for stage in range(stages):
-            self.lanes.stage = stage
-            _Stage(self, stage, range(stage * width, (stage + 1) * width)).lay()
+            self.lay_stage(stage, width)
         everything = tuple(task for ends in self.gradients for each in ends.values() for task in each)
         everything += tuple(task for ends in self.last for task in ends)
         for stage in range(stages):
             self._update(stage, everything)
         return self._graph()
+
+    def lay_stage(self, stage: int, width: int) -> None:
+        """One stage's `width` compute tasks, with what moves around them."""
+        self.lanes.stage = stage
+        _Stage(self, stage, range(stage * width, (stage + 1) * width)).lay()
 
     def _update(self, stage: int, everything: Ends) -> None:
         """The update of a stage, after all gradients of all stages unless its technique does not wait for them."""
@@ -115,42 +130,37 @@ class _Layout:
         lanes, base = self.lanes, self.base
         compute = len(self.head)
         sends = np.arange(compute, base.tasks)
-        streams = {place: number for number, place in enumerate(dict.fromkeys(lanes.places))}
-        count = len(lanes.seconds)
-        waiting: list[int] = []
-        awaited: list[int] = []
-
-        def end(task: int) -> int:
-            return self.tail[task] if task < compute else count + task - compute
-
-        for task in range(count):
-            waiting += [task] * len(lanes.waits[task])
-            awaited += lanes.waits[task]
-        for task in range(base.tasks):
-            own = self.head[task] if task < compute else end(task)
-            for before in base.dep[base.dep_start[task] : base.dep_start[task + 1]].tolist():
-                waiting.append(own)
-                awaited.append(end(before))
-        order = np.argsort(np.asarray(waiting), kind="stable")
-        total = count + sends.size
-        starts = np.concatenate(([0], np.cumsum(np.bincount(np.asarray(waiting, dtype=np.int64), minlength=total))))
+        count = len(lanes.tasks)
+        seconds, lane, stage, labels, waits, micro, chunk = zip(*lanes.tasks, strict=True)
+        head, tail = (
+            np.concatenate(([ends[task] for task in range(compute)], np.arange(count, count + sends.size)))
+            for ends in (self.head, self.tail)
+        )
+        waiting = np.concatenate(
+            (np.repeat(np.arange(count), [len(each) for each in waits]), np.repeat(head, np.diff(base.dep_start)))
+        )
+        awaited = np.concatenate((np.fromiter(chain.from_iterable(waits), np.int64), tail[base.dep]))
+        order = np.argsort(waiting, kind="stable")
+        starts = np.concatenate(([0], np.cumsum(np.bincount(waiting, minlength=count + sends.size))))
+        streams = {place: number for number, place in enumerate(dict.fromkeys(zip(lane, stage, strict=True)))}
         first = len(streams)
-        names = tuple(_stream_name(lane, stage) for lane, stage in streams)
+        names = tuple(_stream_name(*place) for place in streams)
         return TaskGraph(
-            duration_s=np.concatenate((np.asarray(lanes.seconds), base.duration_s[sends])),
+            duration_s=np.concatenate((np.asarray(seconds), base.duration_s[sends])),
             stream=np.concatenate(
-                (np.array([streams[place] for place in lanes.places]), base.stream[sends] - self.order.stages + first)
+                (
+                    np.array([streams[place] for place in zip(lane, stage, strict=True)]),
+                    base.stream[sends] - self.order.stages + first,
+                )
             ).astype(np.int32),
             dep_start=starts.astype(np.int64),
-            dep=np.asarray(awaited, dtype=np.int64)[order],
+            dep=awaited[order],
             stream_names=names + base.stream_names[self.order.stages :],
-            stream_device=tuple(stage for _, stage in streams) + base.stream_device[self.order.stages :],
-            kind=np.concatenate((np.array([_KIND[name] for name in lanes.labels]), base.kind[sends])).astype(np.int16),
+            stream_device=tuple(place[1] for place in streams) + base.stream_device[self.order.stages :],
+            kind=np.concatenate((np.array([_KIND[name] for name in labels]), base.kind[sends])).astype(np.int16),
             label=LABELS,
-            micro_batch=np.concatenate((np.array([m for m, _ in lanes.which]), base.micro_batch[sends])).astype(
-                np.int32
-            ),
-            chunk=np.concatenate((np.array([c for _, c in lanes.which]), base.chunk[sends])).astype(np.int16),
+            micro_batch=np.concatenate((np.array(micro), base.micro_batch[sends])).astype(np.int32),
+            chunk=np.concatenate((np.array(chunk), base.chunk[sends])).astype(np.int16),
         )
 
 
@@ -158,8 +168,7 @@ def _stream_name(lane: str, stage: int) -> str:
     return f"stage {stage}" if lane == COMPUTE else f"{lane} {stage}" if lane in LANES else lane
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Use:
+class _Use(NamedTuple):
     """One layer's part in one compute task."""
 
     task: int
@@ -168,6 +177,11 @@ class _Use:
     chunk: int
     part: int
 
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Micro-batch, chunk and part."""
+        return self[2:]
+
 
 class _Stage:
     """Lays the layers of one stage's compute tasks, with what moves around them."""
@@ -175,6 +189,12 @@ class _Stage:
     def __init__(self, whole: _Layout, stage: int, tasks: range) -> None:
         self.whole, self.stage, self.lanes = whole, stage, whole.lanes
         self.uses = [use for task in tasks for use in self._uses(task)]
+        rules = whole.step.rules
+        self.gathers, self.gathers_once, self.reduces = (
+            bool(each) for each in (rules.gather_always, rules.gather_once, rules.reduce_always)
+        )
+        self.fetches = bool(whole.away[WEIGHTS][0]) or self.gathers or self.gathers_once
+        self.moves = bool(whole.away[ACTIVATIONS][0])
         self.ends: list[Ends] = []  # of each use
         weights, kept = whole.owners[WEIGHTS], whole.owners[ACTIVATIONS]
         self.ahead = (weights.ahead() if weights else 1) if int(np.all(whole.step.rules.overlap_gather)) else 0
@@ -189,10 +209,8 @@ class _Stage:
         self.stored: dict[tuple[int, int, int], Ends] = {}
         self.saves: dict[int, Ends] = {}
         self.seen: set[tuple[int, int]] = set()
-        self.forward_at = {self._key(use): n for n, use in enumerate(self.uses) if use.kind == FORWARD}
-        self.backward_at = {
-            self._key(use): n for n, use in enumerate(self.uses) if use.kind in (BACKWARD, BACKWARD_INPUT)
-        }
+        self.forward_at = {use.key: n for n, use in enumerate(self.uses) if use.kind == FORWARD}
+        self.backward_at = {use.key: n for n, use in enumerate(self.uses) if use.kind in (BACKWARD, BACKWARD_INPUT)}
         self.ending = (FORWARD,) if whole.step.forwards_alone else (BACKWARD, BACKWARD_WEIGHT)
         self.final = {(use.chunk, use.part): n for n, use in enumerate(self.uses) if use.kind in self.ending}
         self.gradients: dict[tuple[int, int], Ends] = {}
@@ -201,14 +219,10 @@ class _Stage:
         base = self.whole.base
         kind, micro, chunk = int(base.kind[task]), int(base.micro_batch[task]), int(base.chunk[task])
         if kind not in _WORK:  # a pass that all stages take part in
-            return [_Use(task=task, kind=kind, micro_batch=micro, chunk=chunk, part=-1)]
+            return [_Use(task, kind, micro, chunk, -1)]
         count = len(self.whole.step.parts[self.stage][chunk])
         each = range(count) if kind == FORWARD else reversed(range(count))
-        return [_Use(task=task, kind=kind, micro_batch=micro, chunk=chunk, part=part) for part in each]
-
-    @staticmethod
-    def _key(use: _Use) -> tuple[int, int, int]:
-        return use.micro_batch, use.chunk, use.part
+        return [_Use(task, kind, micro, chunk, part) for part in each]
 
     def lay(self) -> None:
         """Record every use in the stage's order; what is fetched ahead is recorded as its buffer falls free."""
@@ -218,11 +232,12 @@ class _Stage:
             self.lanes.micro_batch, self.lanes.chunk = use.micro_batch, use.chunk
             before = self.ends[-1] if self.ends else ()
             room = min(most, number // self.together * self.together + self.ahead + 1)
-            while fetched < room:
+            while self.fetches and fetched < room:
                 freed = self.left[fetched - self.buffers] if fetched >= self.buffers else ()
                 self._fetch(fetched, (before if fetched > self.ahead else ()) + freed)
                 fetched += 1
-            self._restore(number + self.back, before)
+            if self.moves:
+                self._restore(number + self.back, before)
             self._compute(number, use)
             whole.head.setdefault(use.task, self.ends[-1][0])
             whole.tail[use.task] = self.ends[-1][0]
@@ -240,8 +255,7 @@ class _Stage:
         if use.part < 0 or use.kind == BACKWARD_WEIGHT or place in self.resident:
             return
         part, (away, stored) = self.part(use), self.whole.away[WEIGHTS]
-        once = step.rules.gather_once and use.kind == FORWARD and place not in self.seen
-        gathered = bool(step.rules.gather_always or once)
+        gathered = self.gathers or (self.gathers_once and use.kind == FORWARD and place not in self.seen)
         self.seen.add(place)
         if not away and not gathered:
             return
@@ -255,19 +269,18 @@ class _Stage:
 
     def _moves(self, key: tuple[int, int, int]) -> bool:
         """Whether the activations of a layer's forward leave: those of the last layers before a backward stay."""
-        far = self.backward_at[key] - self.forward_at[key] > 2 * self.back + 1
-        return bool(self.whole.away[ACTIVATIONS][0]) and far
+        return self.moves and self.backward_at[key] - self.forward_at[key] > 2 * self.back + 1
 
     def _restore(self, number: int, after: Ends) -> None:
         """Bring back the activations of a backward that is so near."""
         if number >= len(self.uses) or self.uses[number].kind not in (BACKWARD, BACKWARD_INPUT):
             return
         use = self.uses[number]
-        if not self._moves(self._key(use)):
+        if not self._moves(use.key):
             return
         one, (away, stored) = self.whole.owners[ACTIVATIONS], self.whole.away[ACTIVATIONS]
         size = self.part(use).kept_bytes
-        after = after + self.stored.pop(self._key(use))
+        after = after + self.stored.pop(use.key)
         direct = one is not None and one.direct
         self.restored[number] = self.lanes.fetch(away * size, stored * size, after, "activations", direct=direct)
 
@@ -278,26 +291,23 @@ class _Stage:
             self.ends.append(self.lanes.add(COMPUTE, float(base.duration_s[use.task]), (), STEP_LABEL[use.kind]))
             self.left.append(self.ends[-1])
             return
-        lanes, part, rules = self.lanes, self.part(use), self.whole.step.rules
-        seconds = {
-            FORWARD: part.forward_s, BACKWARD: part.input_s + part.weight_s, BACKWARD_INPUT: part.input_s,
-            BACKWARD_WEIGHT: part.weight_s,
-        }[use.kind]  # fmt: skip
+        lanes, part = self.lanes, self.part(use)
+        seconds = _work_s(part, use.kind)
         fetched = self.fetched.pop(number, ())
         after = fetched + self.restored.pop(number, ()) + self.saves.pop(number - self.back - 1, ()) + self.blocked
         self.blocked = ()
         makes_gradient = use.kind in self.ending
         final = self.final.get((use.chunk, use.part)) == number
-        reduces = makes_gradient and part.reduce_s > 0 and (bool(rules.reduce_always) or final)
+        reduces = makes_gradient and part.reduce_s > 0 and (self.reduces or final)
         exchanged = part.gather_s * bool(fetched) + part.reduce_s * reduces if self.whole.step.ranks > 1 else 0.0
-        seconds += SLOWDOWN() * min(exchanged, seconds)
+        seconds += self.whole.slowdown * min(exchanged, seconds)
         ends = lanes.add(COMPUTE, seconds, after, STEP_LABEL[use.kind])
         self.ends.append(ends)
-        if use.kind == FORWARD and self._key(use) in self.backward_at and self._moves(self._key(use)):
+        if self.moves and use.kind == FORWARD and use.key in self.backward_at and self._moves(use.key):
             one, (away, stored) = self.whole.owners[ACTIVATIONS], self.whole.away[ACTIVATIONS]
             size, direct = part.kept_bytes, one is not None and one.direct
             self.saves[number] = lanes.store(away * size, stored * size, ends, "activations", direct=direct)
-            self.stored[self._key(use)] = self.saves[number]
+            self.stored[use.key] = self.saves[number]
         self.left.append(ends)
         if makes_gradient:
             self._gradient(use, part, ends, reduces=reduces, final=final)
@@ -328,6 +338,13 @@ class _Stage:
 
 
 _WORK = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
+
+
+def _work_s(part: Part, kind: int) -> float:
+    """Seconds of one kind of work of a layer, without what slows it [s]."""
+    if kind == FORWARD:
+        return part.forward_s
+    return (part.input_s if kind != BACKWARD_WEIGHT else 0.0) + (part.weight_s if kind != BACKWARD_INPUT else 0.0)
 
 
 def exposed_update_s(tasks: TaskGraph, end_s: NDArray[np.float64]) -> float:

@@ -26,8 +26,10 @@ def _derive(sizes: Array, derived: Array) -> None:
     found = np.zeros(STATISTICS)
     for i in range(sizes.shape[0]):
         routed(sizes[i, 0], sizes[i, 3], sizes[i, 4], sizes[i, 5], sizes[i, 6], found)
-        derived[i, :_STATED] = sizes[i]
-        derived[i, _STATED:] = found
+        for at in range(_STATED):
+            derived[i, at] = sizes[i, at]
+        for at in range(STATISTICS):
+            derived[i, _STATED + at] = found[at]
 
 
 def derive(sizes: Array) -> Array:

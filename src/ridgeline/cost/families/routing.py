@@ -47,14 +47,15 @@ def _balanced(tokens: int, top_k: int, experts: int, own: int) -> Array:
             for pick in range(top_k):
                 expert = int(token * stride / tokens + pick * stride) % experts
                 if expert < own:
-                    rows[expert] += 1
-        return np.minimum(rows, tokens)
+                    rows[expert] = min(rows[expert] + 1, tokens)
+        return rows
     for expert in range(own):
         for pick in range(top_k):
             first = (expert - pick * stride) % experts
             if first < tokens:
                 rows[expert] += (tokens - 1 - first) // experts + 1
-    return np.minimum(rows, tokens)
+        rows[expert] = min(rows[expert], tokens)
+    return rows
 
 
 @kernel
@@ -136,7 +137,8 @@ def _fullest_rank(rows: Array, ranks: int, tokens: float, total: float, found: A
 @kernel
 def routed(tokens: float, top_k: float, experts: float, ranks: float, skew: float, found: Array) -> None:
     """Fills `found` with the statistics of one rank [1]; `skew` 0 is balanced, else the power law's exponent."""
-    found[:] = 0.0
+    for at in range(STATISTICS):
+        found[at] = 0.0
     count = max(1, int(experts))
     shared = max(1, min(int(ranks), count))
     if skew <= 0.0:
