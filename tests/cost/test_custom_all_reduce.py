@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ridgeline.cost import questions
 from ridgeline.cost.all_reduce import all_reduce_seconds, engine_rules, kernel_sizes, kernels_of, most_bytes
-from ridgeline.cost.answer import Rung
+from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.families.collective import CUSTOM_ALL_REDUCE
 from ridgeline.cost.ladder import price
 from ridgeline.cost.machine import machine
@@ -183,8 +182,9 @@ def test_arrays_are_priced_as_their_elements() -> None:
 )
 def test_switches_meshes_and_bridges_have_an_answer(device: str, ranks: int, engine: str, rung: Rung) -> None:
     where = machine(cluster(f"{ranks}x{device}"))
-    asked = questions.engine_all_reduce(100_000.0, float(ranks), where, engine=engine)
-    answer = price(asked.question, where.cluster.accelerator, rungs=(Rung.FITTED, Rung.BORROWED, Rung.COMMON))
+    sizes = kernel_sizes(where, 100_000.0, float(ranks), engine, eager=0.0)
+    asked = Question(family="custom_all_reduce", sizes=sizes, form="any", engine=engine)
+    answer = price(asked, where.cluster.accelerator, rungs=(Rung.FITTED, Rung.BORROWED, Rung.COMMON))
     assert answer.rung is rung
     assert float(answer.low_s) < float(answer.seconds) < float(answer.high_s)
     assert float(all_reduce_seconds(100_000.0, ranks, where, engine=engine)) == pytest.approx(float(answer.seconds))

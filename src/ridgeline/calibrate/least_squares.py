@@ -5,7 +5,7 @@ Parameters are shrunk to their starts, but for switch points, which are tried on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -49,11 +49,7 @@ def fit_values(
 
     Parameters that are not `free` stay at their start. Deterministic: the rows are drawn with a fixed seed.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise DomainError("fitting needs SciPy: pip install 'ridgeline[fit]'") from error
-    parameters = mechanism.parameters
+    least_squares, parameters = solver(), mechanism.parameters
     mask = np.asarray(free)
     rows = np.random.default_rng(0).permutation(len(seconds))[:ROWS]
     sizes, measured = np.ascontiguousarray(table[rows]), seconds[rows]
@@ -77,6 +73,31 @@ def fit_values(
             start[mask] = found.x
             best, least = to_values(start, parameters), float(found.cost)
     return best
+
+
+def solver() -> Callable[..., Any]:
+    """SciPy's least squares; raises `DomainError` where it is not installed."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as error:
+        raise DomainError("fitting needs SciPy: pip install 'ridgeline[fit]'") from error
+    found: Callable[..., Any] = least_squares
+    return found
+
+
+def held_errors(priced: Array, seconds: Array) -> dict[str, float]:
+    """Median and 90 % quantile of relative errors and the median with its sign, as fields of a fit [1]."""
+    error = priced / seconds - 1
+    size = np.abs(error)
+    return {
+        "held_median": float(np.median(size)), "held_p90": float(np.quantile(size, 0.9)),
+        "held_bias": float(np.median(error)),
+    }  # fmt: skip
+
+
+def named_values(parameters: Sequence[Parameter], values: Array, figures: int) -> dict[str, float]:
+    """Values by the names of their parameters, to so many figures."""
+    return {one.name: float(f"{value:.{figures}g}") for one, value in zip(parameters, values, strict=True)}
 
 
 _TAIL = 0.1  # beyond each end of an 80 % interval

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.calibrate.least_squares import held_errors, solver
 from ridgeline.cost import questions
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.fit_choice import find_fits
@@ -18,7 +19,6 @@ from ridgeline.cost.formats import form
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, family_tables, samples
 from ridgeline.energy.power import Activity, board_w
-from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.mechanisms import POWER_SHARES, PowerFit
 from ridgeline.facts.opdata import OpTable, read, systems
@@ -123,11 +123,7 @@ def fit_power(device: str) -> PowerFit | None:
 
     Least squares of the logarithm (soft L1) over folds that neither judge nor set the interval.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as error:
-        raise DomainError("fitting needs SciPy: pip install 'ridgeline[fit]'") from error
-    found = metered(device)
+    least_squares, found = solver(), metered(device)
     if found is None:
         return None
     rated = accelerator(device).tdp_w
@@ -143,16 +139,14 @@ def fit_power(device: str) -> PowerFit | None:
     start = np.log(np.full(len(POWER_SHARES), 0.3))
     best = least_squares(residuals, start, loss="soft_l1", f_scale=_SCALE, bounds=(np.log(1e-3), np.log(10.0)))
     shares = {name: float(f"{value:.4g}") for name, value in zip(POWER_SHARES, np.exp(best.x), strict=True)}
-    ratio = found.watts / board_w(rated, found.activity, shares)
-    away, held = np.abs(1 / ratio - 1), found.folds == HELD_OUT
+    priced, held = board_w(rated, found.activity, shares), found.folds == HELD_OUT
+    ratio = found.watts / priced
     low, high = np.quantile(ratio[found.folds == INTERVAL], _QUANTILES)
     return PowerFit(
         device=device,
         shares=shares,
         rows=int(inside.sum()),
-        held_median=float(np.median(away[held])),
-        held_p90=float(np.quantile(away[held], 0.9)),
-        held_bias=float(np.median((1 / ratio - 1)[held])),
+        **held_errors(priced[held], found.watts[held]),
         held_covered=float(np.mean((ratio[held] >= low) & (ratio[held] <= high))),
         low=float(low),
         high=float(high),

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.calibrate.least_squares import FEWEST, fit_values, residual_bands
+from ridgeline.calibrate.least_squares import FEWEST, fit_values, held_errors, named_values, residual_bands
 from ridgeline.cost.families.gemm import CASTS
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form
@@ -102,8 +102,6 @@ def fit_sample(sample: Sample) -> Fit | None:
     )  # fmt: skip
     priced = model.price(table.sizes, table.device, values)[:, 0]
     held = sample.folds == HELD_OUT if (sample.folds == HELD_OUT).any() else inside
-    error = np.abs(priced / seconds - 1)[held]
-    bias = float(np.median((priced / seconds - 1)[held]))
     apart = sample.folds == INTERVAL if (sample.folds == INTERVAL).sum() >= FEWEST else inside
     if np.median(np.abs(priced / seconds - 1)[apart]) > WORST:  # the fold that judges chooses nothing
         return None
@@ -116,11 +114,9 @@ def fit_sample(sample: Sample) -> Fit | None:
         version=sample.version,
         form=sample.form,
         kernel=sample.kernel,
-        values={p.name: float(f"{v:.{_FIGURES}g}") for p, v in zip(model.parameters, values, strict=True)},
+        values=named_values(model.parameters, values, _FIGURES),
         rows=int(inside.sum()),
-        held_median=float(np.median(error)),
-        held_p90=float(np.quantile(error, 0.9)),
-        held_bias=bias,
+        **held_errors(priced[held], seconds[held]),
         low=low,
         high=high,
         domain=_domain(sample),

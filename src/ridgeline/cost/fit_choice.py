@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, product
+from typing import Any
 
 import numpy as np
 
@@ -46,19 +47,15 @@ def find_fits(question: Question, part: Accelerator, rung: Rung, *, apart: bool 
     for engine, aside in product(dict.fromkeys((question.engine, "")), (False, True)):
         version = question.version if engine == question.engine else ""  # others count releases in their own way
         for name in like_forms(form(question.form)):
+            how: dict[str, Any] = {"engine": engine, "version": version, "form": name}
+            how |= {"kernels": question.kernel, "reach": reach, "aside": aside}
             if rung is Rung.FITTED:
-                found = own_fits(
-                    question.family, part.name, engine=engine, version=version, form=name,
-                    kernels=question.kernel, reach=reach, aside=aside,
-                )  # fmt: skip
+                found = own_fits(question.family, part.name, **how)
             elif name in WIDE and question.family in CORES:
                 own = own_fits(question.family, part.name, engine=engine, version=version, form="bf16")
                 found = own or transferred_fits(question.family, part, engine=engine, form="bf16")
             else:
-                found = transferred_fits(
-                    question.family, part, engine=engine, version=version, form=name,
-                    kernels=question.kernel, reach=reach, aside=aside,
-                )  # fmt: skip
+                found = transferred_fits(question.family, part, **how)
             if found:
                 return named_kernels(for_model(found, hybrid=question.hybrid), question.kernel)
     return ()

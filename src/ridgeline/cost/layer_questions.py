@@ -13,7 +13,7 @@ import numpy as np
 from ridgeline.cost.answer import Question
 from ridgeline.cost.families.layers import INDEX
 from ridgeline.cost.formats import form
-from ridgeline.cost.questions import LATENT, ROTARY, Asked
+from ridgeline.cost.questions import LATENT, ROTARY, Asked, asked_of
 from ridgeline.facts.mechanisms import compressed_widths, latent_widths
 from ridgeline.lower.work import Number
 
@@ -24,35 +24,23 @@ def quantize(rows: Number, width: Number, *, dynamic: bool = False, dtype: str =
     """16-bit rows cast to a format; `dynamic` finds the scale first, with another pass: bytes in and out once."""
     what = form(dtype)
     count = np.asarray(rows, dtype=float) * width
-    sizes: dict[str, Number] = {"rows": rows, "width": width, "dynamic": float(dynamic)}
-    return Asked(
-        question=Question(family="quantize", sizes=sizes, form=dtype),
-        flop=0.0,
-        bytes=count * (2.0 * (1.0 + dynamic) + what.input_bytes),
-    )
+    moved = count * (2.0 * (1.0 + dynamic) + what.input_bytes)
+    return asked_of("quantize", dtype, 0.0, moved, rows=rows, width=width, dynamic=float(dynamic))
 
 
 def encoder(batch: Number, tokens: Number, heads: Number, head_dim: Number, *, dtype: str = "bf16") -> Asked:
     """Attention in which every token sees every other: 4 B S^2 H D FLOP; queries, keys, values and result once."""
     size = np.asarray(tokens, dtype=float)
-    sizes: dict[str, Number] = {"batch": batch, "tokens": tokens, "heads": heads, "head_dim": head_dim}
-    return Asked(
-        question=Question(family="encoder", sizes=sizes, form=dtype),
-        flop=4.0 * batch * size * size * heads * head_dim,
-        bytes=8.0 * batch * size * heads * head_dim,
-    )
+    flop, moved = 4.0 * batch * size * size * heads * head_dim, 8.0 * batch * size * heads * head_dim
+    return asked_of("encoder", dtype, flop, moved, batch=batch, tokens=tokens, heads=heads, head_dim=head_dim)
 
 
 def mla_bmm(tokens: Number, heads: Number, n: Number, k: Number, *, dtype: str = "bf16") -> Asked:
     """Products of every head that latent attention absorbs: (tokens, k) x (k, n), 2 tokens n k FLOP a head."""
     what = form(dtype)
     a, b, c = (np.asarray(x, dtype=float) for x in (tokens, n, k))
-    sizes: dict[str, Number] = {"m": tokens, "n": n, "k": k, "count": heads}
-    return Asked(
-        question=Question(family="mla_bmm", sizes=sizes, form=dtype),
-        flop=2.0 * a * b * c * heads,
-        bytes=(a * c * what.input_bytes + b * c * what.weight_bytes + a * b * what.output_bytes) * heads,
-    )
+    moved = (a * c * what.input_bytes + b * c * what.weight_bytes + a * b * what.output_bytes) * heads
+    return asked_of("mla_bmm", dtype, 2.0 * a * b * c * heads, moved, m=tokens, n=n, k=k, count=heads)
 
 
 def latent_layer(
@@ -92,12 +80,9 @@ def latent_layer(
     pair_flop = 2.0 * np.asarray(heads) * (2.0 * LATENT + ROTARY if decode or sparse else nope + ROTARY + value)
     keys = batch * np.minimum(past + size, most if decode else np.inf)
     moved = elements * what.weight_bytes + 4.0 * batch * size * hidden + keys * (LATENT + ROTARY) * narrow
-    return Asked(
-        question=Question(family=f"{'dsa' if sparse else 'mla'}_layer_{'decode' if decode else 'prefill'}",
-                          sizes=sizes, form=dtype),
-        flop=2.0 * batch * size * elements + attended * pair_flop + 2.0 * pairs * index * INDEX,
-        bytes=moved,
-    )  # fmt: skip
+    family = f"{'dsa' if sparse else 'mla'}_layer_{'decode' if decode else 'prefill'}"
+    flop = 2.0 * batch * size * elements + attended * pair_flop + 2.0 * pairs * index * INDEX
+    return asked_of(family, dtype, flop, moved, **sizes)
 
 
 def chosen_core(
@@ -147,32 +132,26 @@ def delta_rule(
 
     6 K V FLOP a token and head; keys, queries, values and result in 16 bits, states read and written once in fp32.
     """
-    names = ("batch", "tokens", "heads", "key_heads", "key_dim", "value_dim")
-    given = (batch, 1.0 if decode else tokens, heads, key_heads, key_dim, value_dim)
-    sizes = dict(zip(names, given, strict=True))
-    total = np.asarray(batch, dtype=float) * given[1]
+    each = 1.0 if decode else tokens
+    total = np.asarray(batch, dtype=float) * each
     state = 2.0 * _STATE_BYTES * batch * heads * key_dim * value_dim
-    return Asked(
-        question=Question(
-            family=f"delta_{'decode' if decode else 'prefill'}", sizes=sizes, form="any", kernel=_DELTA_KERNELS
-        ),
-        flop=6.0 * total * heads * key_dim * value_dim,
-        bytes=total * 4.0 * (key_heads * key_dim + heads * value_dim) + state,
-    )
+    moved = total * 4.0 * (key_heads * key_dim + heads * value_dim) + state
+    asked = asked_of(
+        f"delta_{'decode' if decode else 'prefill'}", "any", 6.0 * total * heads * key_dim * value_dim, moved,
+        batch=batch, tokens=each, heads=heads, key_heads=key_heads, key_dim=key_dim, value_dim=value_dim,
+    )  # fmt: skip
+    return asked.by("", kernel=_DELTA_KERNELS)
 
 
 def convolution(batch: Number, tokens: Number, channels: Number, *, window: Number = 4.0) -> Asked:
     """A causal convolution of `window` tokens over each channel: 2 window FLOP an element, in and out once."""
     count = np.asarray(batch, dtype=float) * tokens * channels
     one = np.asarray(np.asarray(tokens) == 1, dtype=float)
-    sizes: dict[str, Number] = {
-        "batch": batch, "tokens": tokens, "channels": channels, "window": window, "stepwise": one,
-    }  # fmt: skip
-    return Asked(
-        question=Question(family="convolution", sizes=sizes, form="any"),
-        flop=2.0 * count * window,
-        bytes=4.0 * count + 4.0 * batch * channels * window,
-    )
+    moved = 4.0 * count + 4.0 * batch * channels * window
+    return asked_of(
+        "convolution", "any", 2.0 * count * window, moved, batch=batch, tokens=tokens, channels=channels, window=window,
+        stepwise=one,
+    )  # fmt: skip
 
 
 RATIOS: Mapping[str, float] = {"csa": 4.0, "hca": 128.0, "msa": 1.0}
@@ -238,28 +217,20 @@ def compressed_layer(
     entries = batch * (np.minimum(most, pairs / ratio) + np.minimum(pairs, size * window))
     flop = 2.0 * batch * size * sizes["elements"] + entries * 4.0 * np.asarray(heads) * sizes["head_dim"]
     read = np.where(decode, most, (past + size) / ratio) + np.minimum(window, past + size)
-    return Asked(
-        question=Question(
-            family=f"{kind}_layer_{'decode' if decode else 'prefill'}",
-            sizes={"batch": batch, "tokens": size, "cached": cached, **sizes},
-            form=dtype,
-        ),
-        flop=flop + 2.0 * batch * pairs / ratio * np.asarray(sizes["index_heads"]) * INDEX,
-        bytes=np.asarray(sizes["elements"]) * what.weight_bytes
-        + batch * (4.0 * size * sizes["hidden"] + read * np.asarray(sizes["key_heads"]) * sizes["entry_bytes"]),
-    )
+    moved = batch * (4.0 * size * sizes["hidden"] + read * np.asarray(sizes["key_heads"]) * sizes["entry_bytes"])
+    return asked_of(
+        f"{kind}_layer_{'decode' if decode else 'prefill'}", dtype,
+        flop + 2.0 * batch * pairs / ratio * np.asarray(sizes["index_heads"]) * INDEX,
+        np.asarray(sizes["elements"]) * what.weight_bytes + moved, batch=batch, tokens=size, cached=cached, **sizes,
+    )  # fmt: skip
 
 
 def hyper_connection(rows: Number, width: Number, *, before: bool, streams: Number = 4.0) -> Asked:
     """Mixes the streams of a residual into a layer's input (`before`), or its output into them: 16-bit rows once."""
     count = np.asarray(rows, dtype=float) * width
     each = np.asarray(streams, dtype=float)
-    return Asked(
-        question=Question(
-            family="hyper_connection",
-            sizes={"rows": rows, "width": width, "streams": streams, "before": float(before)},
-            form="bf16",
-        ),
-        flop=2.0 * count * each * each * (each + 2.0) if before else 0.0 * count,
-        bytes=2.0 * count * (each + 1.0 if before else 2.0 * each + 1.0),
+    flop = 2.0 * count * each * each * (each + 2.0) if before else 0.0 * count
+    moved = 2.0 * count * (each + 1.0 if before else 2.0 * each + 1.0)
+    return asked_of(
+        "hyper_connection", "bf16", flop, moved, rows=rows, width=width, streams=streams, before=float(before)
     )

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ridgeline.cost.all_reduce import kernel_sizes
 from ridgeline.cost.answer import Question
 from ridgeline.cost.convolution import Images
 from ridgeline.cost.formats import WIDE, Form, form
 from ridgeline.cost.host_times import issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import OPERATIONS, group_sizes
-from ridgeline.facts.fits import ENGINES
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Number, Stream
 
 FP8_ROW = 1 + 4 / 128  # bytes of an fp8 value with its share of an fp32 scale. Source: DeepEP, README
@@ -78,6 +76,11 @@ class Asked:
         return replace(self, question=replace(self.question, sizes={**self.question.sizes, **sizes}))
 
 
+def asked_of(family: str, form_name: str, flop: Number, moved: Number, **sizes: Number) -> Asked:
+    """A question of a family in a number format, with its FLOP and its bytes."""
+    return Asked(question=Question(family=family, sizes=sizes, form=form_name), flop=flop, bytes=moved)
+
+
 def gemm(
     m: Number, n: Number, k: Number, *, count: Number = 1.0, dtype: str = "bf16", cast: bool | None = None
 ) -> Asked:
@@ -86,13 +89,10 @@ def gemm(
     `cast` says whether 16-bit activations are cast to the format first, as serving layers do; None leaves it to the
     format.
     """
-    what = form(dtype)
-    sizes: dict[str, Number] = {"m": m, "n": n, "k": k, "count": count}
-    if cast is not None:
-        sizes["cast"] = float(cast)
+    what, told = form(dtype), {} if cast is None else {"cast": float(cast)}
     a, b, c = np.asarray(m), np.asarray(n), np.asarray(k)
     moved = (a * c * what.input_bytes + c * b * what.weight_bytes + a * b * what.output_bytes) * count
-    return Asked(question=Question(family="gemm", sizes=sizes, form=dtype), flop=2.0 * a * b * c * count, bytes=moved)
+    return asked_of("gemm", dtype, 2.0 * a * b * c * count, moved, m=m, n=n, k=k, count=count, **told)
 
 
 def attention_form(dtype: str, cache_dtype: str = "") -> str:
@@ -127,16 +127,11 @@ def prefill(
     whole = np.clip(limit - past, 0, size)  # queries that the window does not cut
     seen = whole * (past + (whole + 1) / 2) + np.where(whole < size, (size - whole) * np.minimum(limit, 2.0**62), 0)
     keys = np.minimum(past + size, np.minimum(limit, 2.0**62) + size)
-    sizes: dict[str, Number] = {
-        "batch": batch, "tokens": tokens, "cached": cached, "kv_heads": kv_heads, "group": np.asarray(heads) / kv_heads,
-        "head_dim": head_dim, "window": window,
-    }  # fmt: skip
     moved = batch * head_dim * (2.0 * what.output_bytes * size * heads + 2.0 * keys * kv_heads * what.weight_bytes)
-    return Asked(
-        question=Question(family="prefill", sizes=sizes, form=what.name),
-        flop=4.0 * batch * heads * head_dim * seen,
-        bytes=moved,
-    )
+    return asked_of(
+        "prefill", what.name, 4.0 * batch * heads * head_dim * seen, moved, batch=batch, tokens=tokens, cached=cached,
+        kv_heads=kv_heads, group=np.asarray(heads) / kv_heads, head_dim=head_dim, window=window,
+    )  # fmt: skip
 
 
 def decode(
@@ -153,15 +148,11 @@ def decode(
     """Attention of one new token a sequence over `context` keys, which are read once at the cache's own size."""
     what = form(_core_form(dtype, cache_dtype))
     seen = np.where(np.asarray(window) > 0, np.minimum(context, np.maximum(window, 1)), context)
-    sizes: dict[str, Number] = {
-        "batch": batch, "context": context, "kv_heads": kv_heads, "group": np.asarray(heads) / kv_heads,
-        "head_dim": head_dim, "window": window,
-    }  # fmt: skip
-    return Asked(
-        question=Question(family="decode", sizes=sizes, form=what.name),
-        flop=4.0 * batch * heads * head_dim * seen,
-        bytes=batch * head_dim * (2.0 * kv_heads * seen * what.weight_bytes + 2.0 * what.output_bytes * heads),
-    )
+    moved = batch * head_dim * (2.0 * kv_heads * seen * what.weight_bytes + 2.0 * what.output_bytes * heads)
+    return asked_of(
+        "decode", what.name, 4.0 * batch * heads * head_dim * seen, moved, batch=batch, context=context,
+        kv_heads=kv_heads, group=np.asarray(heads) / kv_heads, head_dim=head_dim, window=window,
+    )  # fmt: skip
 
 
 def mla_prefill(
@@ -174,11 +165,7 @@ def mla_prefill(
     seen = size * (np.asarray(cached) + (size + 1) / 2)
     head = np.asarray(sizes["head_dim"])
     moved = batch * heads * head * (4.0 * size + 2.0 * (size + np.asarray(cached)) * form(name).weight_bytes)
-    return Asked(
-        question=Question(family="mla_prefill", sizes=sizes, form=name),
-        flop=4.0 * batch * heads * head * seen,
-        bytes=moved,
-    )
+    return asked_of("mla_prefill", name, 4.0 * batch * heads * head * seen, moved, **sizes)
 
 
 def mla_decode(batch: Number, context: Number, heads: Number, *, dtype: str = "bf16", cache_dtype: str = "") -> Asked:
@@ -186,11 +173,8 @@ def mla_decode(batch: Number, context: Number, heads: Number, *, dtype: str = "b
     name = attention_form(dtype, cache_dtype)
     sizes = latent_decode(batch, context, heads, form(name).weight_bytes)
     wide = LATENT + ROTARY
-    return Asked(
-        question=Question(family="mla_decode", sizes=sizes, form=name),
-        flop=2.0 * batch * heads * np.asarray(context) * (wide + LATENT),
-        bytes=batch * (np.asarray(context) * wide * form(name).weight_bytes + 2.0 * heads * (wide + LATENT)),
-    )
+    moved = batch * (np.asarray(context) * wide * form(name).weight_bytes + 2.0 * heads * (wide + LATENT))
+    return asked_of("mla_decode", name, 2.0 * batch * heads * np.asarray(context) * (wide + LATENT), moved, **sizes)
 
 
 def experts(
@@ -207,18 +191,14 @@ def experts(
 ) -> Asked:
     """The feed-forward of one rank's experts; `inner` is an expert's width on this rank, `skew` 0 balanced routing."""
     what = form(dtype)
-    sizes: dict[str, Number] = {
-        "tokens": tokens, "hidden": hidden, "inner": inner, "top_k": top_k, "experts": count, "ranks": ranks,
-        "skew": skew, "gated": float(gated),
-    }  # fmt: skip
     rows = np.asarray(tokens, dtype=float) * top_k / ranks
     reached = np.minimum(np.asarray(count, dtype=float) / ranks, np.ceil(rows))
     weights = reached * (2.0 + gated) * hidden * inner * what.weight_bytes
-    return Asked(
-        question=Question(family="experts", sizes=sizes, form=dtype),
-        flop=2.0 * rows * hidden * inner * (2.0 + gated),
-        bytes=weights + rows * hidden * (what.input_bytes + 2.0),
-    )
+    moved = weights + rows * hidden * (what.input_bytes + 2.0)
+    return asked_of(
+        "experts", dtype, 2.0 * rows * hidden * inner * (2.0 + gated), moved, tokens=tokens, hidden=hidden, inner=inner,
+        top_k=top_k, experts=count, ranks=ranks, skew=skew, gated=float(gated),
+    )  # fmt: skip
 
 
 def places_reached(places: Number, top_k: Number) -> Number:
@@ -241,14 +221,11 @@ def exchange(
     ranks = machine.cluster.count
     where = group_sizes(machine, ranks, 1)
     row_bytes = np.asarray(hidden) * (2.0 if combine else FP8_ROW)
-    sizes: dict[str, Number] = {
-        "quick": float(quick), "combine": float(combine), "tokens": tokens, "row_bytes": row_bytes, "top_k": top_k,
-        "experts": count, "ranks": ranks, "nodes": where["nodes"], "sms": 1.0 if quick else sms,
-        "link_bytes_per_s": where["link_bytes_per_s"], "nic_bytes_per_s": where["nic_bytes_per_s"],
-    }  # fmt: skip
-    return Asked(
-        question=Question(family="exchange", sizes=sizes, form="any"), flop=0.0, bytes=tokens * row_bytes * top_k
-    )
+    return asked_of(
+        "exchange", "any", 0.0, tokens * row_bytes * top_k, quick=float(quick), combine=float(combine), tokens=tokens,
+        row_bytes=row_bytes, top_k=top_k, experts=count, ranks=ranks, nodes=where["nodes"], sms=1.0 if quick else sms,
+        link_bytes_per_s=where["link_bytes_per_s"], nic_bytes_per_s=where["nic_bytes_per_s"],
+    )  # fmt: skip
 
 
 def collective(
@@ -267,28 +244,9 @@ def collective(
     `eager` calls are issued one by one by the host, others replayed from a graph. Where the host waits for each,
     `alone`, a call takes its issue as well.
     """
-    sizes: dict[str, Number] = {
-        "operation": float(OPERATIONS.index(kind.value)),
-        "bytes": size_bytes,
-        "ranks": ranks,
-        "in_place": float(in_place),
-        **group_sizes(machine, ranks, stride),
-    }
     issue_s = issue_seconds(machine.cluster.accelerator, machine.cluster.host) if eager else 0.0
-    return Asked(
-        question=Question(family="collective", sizes=sizes, form="any", issue_s=issue_s, alone=alone),
-        flop=0.0,
-        bytes=size_bytes,
-    )
-
-
-def engine_all_reduce(
-    size_bytes: Number, ranks: Number, machine: Machine, *, engine: str = "", version: str = "", eager: bool = False
-) -> Asked:
-    """An all-reduce inside one node by a serving engine's own kernels, captured or `eager`; sizes of one rank's buffer.
-
-    Whether the engine would take its kernels for this size, `all_reduce.all_reduce_seconds` asks.
-    """
-    sizes = kernel_sizes(machine, size_bytes, ranks, engine or ENGINES[0], version, eager=float(eager))
-    question = Question(family="custom_all_reduce", sizes=sizes, form="any", engine=engine, version=version)
-    return Asked(question=question, flop=0.0, bytes=size_bytes)
+    asked = asked_of(
+        "collective", "any", 0.0, size_bytes, operation=float(OPERATIONS.index(kind.value)), bytes=size_bytes,
+        ranks=ranks, in_place=float(in_place), **group_sizes(machine, ranks, stride),
+    )  # fmt: skip
+    return replace(asked, question=replace(asked.question, issue_s=issue_s, alone=alone))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -145,50 +145,52 @@ def named_kernels(found: Sequence[Fit], text: str) -> tuple[Fit, ...]:
 Reach = tuple[tuple[str, float], ...]  # sizes and the most that is asked of them
 
 
-def own_fits(
-    family: str,
-    device: str,
-    *,
-    engine: str = "",
-    version: str = "",
-    form: str = "",
-    kernels: str = "",
-    reach: Reach = (),
-    aside: bool = True,
-) -> tuple[Fit, ...]:
-    """Fits of a device itself: of the engine asked for, or of the first that has any, in the nearest version.
+class FitsAsked(NamedTuple):
+    """Which fits of a family and device are asked for: of one engine, release and format, of `kernels` by name.
+
+    With `reach` those measured nearest to it; without `aside` none that engines run for some checkpoints or nowhere.
+    """
+
+    engine: str = ""
+    version: str = ""
+    form: str = ""
+    kernels: str = ""
+    reach: Reach = ()
+    aside: bool = True
+
+
+def own_fits(family: str, device: str, **how: Any) -> tuple[Fit, ...]:
+    """Fits of a device itself (`FitsAsked`): of the engine asked for, or of the first that has any, nearest version.
 
     The nearest is the newest that is not newer than `version`, else the oldest; without `version` the newest of those
     measured nearest to `reach`. Where `kernels` names any, theirs are the versions to choose from; where not, kernels
     that stand `aside` (`in_use`) are among them only if asked for.
     """
     everything = _OWN[device][0] if device in _OWN else fits(family)
-    asked = (family, device, engine, version, form, kernels, reach, aside)
-    of_what, found = _FOUND.get(asked, (None, ()))
+    asked = FitsAsked(**how)
+    of_what, found = _FOUND.get((family, device, asked), (None, ()))
     if of_what is not everything:  # a profile was registered since, or the tables were read anew
-        known = [fit for fit in everything if (fit.family, fit.device, fit.form) == (family, device, form)]
-        found = _nearest(known, engine, version, kernels, reach, aside)
-        _FOUND[asked] = everything, found
+        known = [fit for fit in everything if (fit.family, fit.device, fit.form) == (family, device, asked.form)]
+        found = _nearest(known, asked)
+        _FOUND[family, device, asked] = everything, found
     return found
 
 
 _FOUND: dict[tuple[object, ...], tuple[object, tuple[Fit, ...]]] = {}  # what was looked through, and what was found
 
 
-def _nearest(
-    found: Sequence[Fit], engine: str, version: str, kernels: str, reach: Reach, aside: bool
-) -> tuple[Fit, ...]:
+def _nearest(found: Sequence[Fit], asked: FitsAsked) -> tuple[Fit, ...]:
     """Of fits in one format those of one engine and release."""
     engines = {fit.engine for fit in found}
-    if engine and engine not in engines:
+    if asked.engine and asked.engine not in engines:
         return ()
-    chosen = engine or preferred_engine(engines)
-    of_engine = named_kernels([fit for fit in found if fit.engine == chosen], kernels)
-    of_engine = of_engine if kernels or aside else in_use(of_engine)
-    if reach and not version:
-        least = min((_beyond(fit, reach) for fit in of_engine), default=0.0)
-        of_engine = tuple(fit for fit in of_engine if _beyond(fit, reach) <= least)
-    chosen_version = nearest_version({fit.version for fit in of_engine}, version)
+    chosen = asked.engine or preferred_engine(engines)
+    of_engine = named_kernels([fit for fit in found if fit.engine == chosen], asked.kernels)
+    of_engine = of_engine if asked.kernels or asked.aside else in_use(of_engine)
+    if asked.reach and not asked.version:
+        least = min((_beyond(fit, asked.reach) for fit in of_engine), default=0.0)
+        of_engine = tuple(fit for fit in of_engine if _beyond(fit, asked.reach) <= least)
+    chosen_version = nearest_version({fit.version for fit in of_engine}, asked.version)
     return tuple(fit for fit in of_engine if fit.version == chosen_version)
 
 

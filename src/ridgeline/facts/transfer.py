@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import (
     BORROWED,
     Fit,
-    Reach,
+    FitsAsked,
     fits,
     in_use,
     measured_devices,
@@ -56,17 +56,7 @@ class Likeness(NamedTuple):
     graphics: bool
 
 
-def transferred_fits(
-    family: str,
-    part: Accelerator,
-    *,
-    engine: str = "",
-    version: str = "",
-    form: str = "",
-    kernels: str = "",
-    reach: Reach = (),
-    aside: bool = True,
-) -> tuple[Fit, ...]:
+def transferred_fits(family: str, part: Accelerator, **how: Any) -> tuple[Fit, ...]:
     """Fits for a device from its relatives, itself left out: same engine and format, nearest kind of device.
 
     Of a relative those are lent that would answer for itself, as `own_fits` says: the nearest release, kernels by name.
@@ -75,19 +65,7 @@ def transferred_fits(
     the same kind: host bridges differ from box to box and lend nothing. Each value is the geometric mean of theirs,
     kernel by kernel; the interval is that of borrowed answers judged device by device.
     """
-    asked = _Asked(engine=engine, version=version, form=form, kernels=kernels, reach=reach, aside=aside)
-    return _transferred(family, part.name, _kind(part), asked)
-
-
-class _Asked(NamedTuple):
-    """Which of a relative's fits are lent, in the words of `own_fits`."""
-
-    engine: str
-    version: str
-    form: str
-    kernels: str
-    reach: Reach
-    aside: bool
+    return _transferred(family, part.name, _kind(part), FitsAsked(**how))
 
 
 def _kind(part: Accelerator) -> Likeness:
@@ -110,7 +88,7 @@ def _relatives(family: str, kind: Likeness) -> tuple[Callable[[Likeness], bool],
 
 
 @cache
-def _transferred(family: str, device: str, kind: Likeness, asked: _Asked) -> tuple[Fit, ...]:
+def _transferred(family: str, device: str, kind: Likeness, asked: FitsAsked) -> tuple[Fit, ...]:
     others = [fit for fit in fits(family) if fit.device != device and fit.form == asked.form]
     others = [fit for fit in others if asked.engine and fit.engine == asked.engine] or others
     chosen: list[Fit] = []

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.calibrate.here.kernels import Sizes
-from ridgeline.calibrate.least_squares import fit_values
+from ridgeline.calibrate.least_squares import fit_values, held_errors, named_values
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.formats import form as form_of
 from ridgeline.cost.mechanism import Array, Mechanism, device_vector, form_sizes
@@ -168,11 +168,9 @@ def fit_rows(
         version=version,
         form=rows.form,
         kernel=rows.kernel,
-        values={p.name: float(f"{v:.{_FIGURES}g}") for p, v in zip(model.parameters, values, strict=True)},
+        values=named_values(model.parameters, values, _FIGURES),
         rows=len(rows),
-        held_median=float(np.median(error)),
-        held_p90=float(np.quantile(error, 0.9)),
-        held_bias=float(np.median(priced / rows.seconds - 1)),
+        **held_errors(priced, rows.seconds),
         low=low,
         high=high,
         domain=domain or {},
@@ -267,7 +265,6 @@ def _fit(call: str, form: str, ranks: int, rows: Sequence[BenchmarkRow]) -> Call
     for fold in range(_FOLDS) if len(names) > 1 else ():
         mask = folds == fold
         priced[mask] = table[mask] @ solved(table[~mask], seconds[~mask])
-    error = priced / seconds - 1
     ratios = seconds / np.maximum(priced, 1e-9)
     return CallFit(
         call=call,
@@ -275,9 +272,7 @@ def _fit(call: str, form: str, ranks: int, rows: Sequence[BenchmarkRow]) -> Call
         ranks=ranks,
         values={name: float(f"{v:.6g}") for name, v in zip(names, solved(table, seconds), strict=True) if v > 0},
         rows=len(rows),
-        held_median=float(np.median(np.abs(error))),
-        held_p90=float(np.quantile(np.abs(error), 0.9)),
-        held_bias=float(np.median(error)),
+        **held_errors(priced, seconds),
         low=min(1.0, float(np.quantile(ratios, 0.1))),
         high=max(1.0, float(np.quantile(ratios, 0.9))),
     )
