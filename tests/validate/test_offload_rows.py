@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import RidgelineError
+from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.validate.offload_rows import read_offloaded
 from ridgeline.validate.rows import Row
 
@@ -26,7 +27,7 @@ def row(**cells: str) -> Row:
 def test_experts_computed_by_the_host() -> None:
     job = read_offloaded(row())
     assert job.host is not None
-    assert (job.technique, job.device_share, job.share_of) == ("experts-on-host-computed", 0.0, "experts")
+    assert (job.technique, job.device_share, job.share_of) == (OffloadMethod.COMPUTED, 0.0, "experts")
     assert (job.host.sockets, job.host.cores) == (2, 64)
     assert job.host.memory_bytes_per_s == pytest.approx(2 * 8 * 4800e6 * 8)
     assert job.host.memory_bytes == 1e12
@@ -41,25 +42,27 @@ def test_fewer_experts_than_the_model_takes() -> None:
 @pytest.mark.parametrize(
     ("technique", "engine", "placement", "expected", "share"),
     [
-        ("CPU computes missing experts", "Fiddler", "", "experts-on-host-computed", None),
-        ("expert offload to host", "MoE-Infinity", "", "experts-prefetched", None),
-        ("expert offload to host", "DeepSpeed", "", "layers-streamed", None),
-        ("expert offload to host", "Ollama", "", "layers-on-host", None),
-        ("8 of 61 layers on GPU (-ngl 8)", "llama.cpp", "", "layers-on-host", 8 / 61),
-        ("weights on disk", "FlexGen", "", "layers-streamed", None),
-        ("expert split CPU/GPU, TP4", "KT", "30% of experts on GPU, uniform", "experts-on-host-computed", 0.3),
-        ("64 experts per layer on GPU, rest on CPU", "KT", "", "experts-on-host-computed", 0.25),
-        ("hot neurons on GPU, cold on CPU", "PowerInfer", "", "hybrid-neurons", None),
-        ("neuron-level offload", "PowerInfer", "", "hybrid-neurons", None),
-        ("HybriMoE", "KTransformers", "", "experts-on-host-computed", None),
-        ("Fiddler", "", "", "experts-on-host-computed", None),
-        ("ZeRO-Inference", "", "", "layers-streamed", None),
-        ("weights streamed", "KTransformers", "", "layers-streamed", None),
-        ("device_map=auto", "HF Accelerate", "", "layers-streamed", None),
-        ("CPU only", "llama.cpp", "", "cpu-only", 0.0),
+        ("CPU computes missing experts", "Fiddler", "", OffloadMethod.COMPUTED, None),
+        ("expert offload to host", "MoE-Infinity", "", OffloadMethod.FETCHED, None),
+        ("expert offload to host", "DeepSpeed", "", OffloadMethod.STREAMED, None),
+        ("expert offload to host", "Ollama", "", OffloadMethod.LAYERS, None),
+        ("8 of 61 layers on GPU (-ngl 8)", "llama.cpp", "", OffloadMethod.LAYERS, 8 / 61),
+        ("weights on disk", "FlexGen", "", OffloadMethod.STREAMED, None),
+        ("expert split CPU/GPU, TP4", "KT", "30% of experts on GPU, uniform", OffloadMethod.COMPUTED, 0.3),
+        ("64 experts per layer on GPU, rest on CPU", "KT", "", OffloadMethod.COMPUTED, 0.25),
+        ("hot neurons on GPU, cold on CPU", "PowerInfer", "", OffloadMethod.NEURONS, None),
+        ("neuron-level offload", "PowerInfer", "", OffloadMethod.NEURONS, None),
+        ("HybriMoE", "KTransformers", "", OffloadMethod.COMPUTED, None),
+        ("Fiddler", "", "", OffloadMethod.COMPUTED, None),
+        ("ZeRO-Inference", "", "", OffloadMethod.STREAMED, None),
+        ("weights streamed", "KTransformers", "", OffloadMethod.STREAMED, None),
+        ("device_map=auto", "HF Accelerate", "", OffloadMethod.STREAMED, None),
+        ("CPU only", "llama.cpp", "", OffloadMethod.HOST, 0.0),
     ],
 )
-def test_techniques_and_shares(technique: str, engine: str, placement: str, expected: str, share: float | None) -> None:
+def test_techniques_and_shares(
+    technique: str, engine: str, placement: str, expected: OffloadMethod, share: float | None
+) -> None:
     job = read_offloaded(row(technique=technique, engine=engine, placement=placement))
     assert job.technique == expected
     assert job.device_share == (None if share is None else pytest.approx(share))
@@ -67,9 +70,13 @@ def test_techniques_and_shares(technique: str, engine: str, placement: str, expe
 
 @pytest.mark.parametrize(
     ("technique", "expected"),
-    [("on-device CPU", "cpu-only"), ("experts on CPU", "cpu-only"), ("CPU with disk offload", "cpu-only-from-disk")],
+    [
+        ("on-device CPU", OffloadMethod.HOST),
+        ("experts on CPU", OffloadMethod.HOST),
+        ("CPU with disk offload", OffloadMethod.DISK),
+    ],
 )
-def test_techniques_without_an_accelerator(technique: str, expected: str) -> None:
+def test_techniques_without_an_accelerator(technique: str, expected: OffloadMethod) -> None:
     job = read_offloaded(row(gpu="none", technique=technique, engine="llama.cpp"))
     assert (job.technique, job.device_share) == (expected, 0.0)
 
@@ -160,7 +167,7 @@ def test_rows_that_cannot_be_read_say_why(cells: dict[str, str], message: str) -
 )
 def test_whatever_a_cell_holds_the_answer_is_a_job_or_a_reason(name: str, text: str) -> None:
     try:
-        words = read_offloaded(row(**{name: text})).technique
+        words = read_offloaded(row(**{name: text})).technique.value
     except RidgelineError as error:
         words = str(error)
     assert words

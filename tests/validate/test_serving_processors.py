@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.validate.offload_rows import CPU_ONLY, on_processors, read_offloaded
+from ridgeline.serving.hybrid_placement import OffloadMethod
+from ridgeline.validate.offload_rows import on_processors, read_offloaded
 from ridgeline.validate.rows import Row
 
 CELLS = {
@@ -33,7 +34,7 @@ def test_one_batch_of_llama_cpp_is_the_processors_alone(cell: str, processor: st
     found = on_processors(_row(hardware=cell))
     assert found is not None
     job = read_offloaded(found)
-    assert job.technique == CPU_ONLY
+    assert job.technique is OffloadMethod.HOST
     assert (job.part, job.batch) == (None, 1)
     assert job.host is not None
     assert job.host.cpu.name == processor

@@ -85,7 +85,7 @@ def solver() -> Callable[..., Any]:
     return found
 
 
-def held_errors(priced: Array, seconds: Array) -> dict[str, float]:
+def held_errors(priced: Array, seconds: Array) -> dict[str, Any]:
     """Median and 90 % quantile of relative errors and the median with its sign, as fields of a fit [1]."""
     error = priced / seconds - 1
     size = np.abs(error)

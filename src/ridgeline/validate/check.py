@@ -27,7 +27,7 @@ from ridgeline.validate.offload import OffloadRows
 from ridgeline.validate.offload_rows import on_processors
 from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
-from ridgeline.validate.score import scored, summarise
+from ridgeline.validate.score import Memo, scored, summarise
 from ridgeline.validate.serving import ServedRows
 
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
@@ -95,7 +95,7 @@ class Checker:
         self._served = ServedRows(source)
         self._offloaded = OffloadRows(source)
         self._sampled = DiffusionRows(source)
-        self._reports: dict[str, Report | RidgelineError] = {}
+        self._reports = Memo[Report]()
 
     def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:
         """One row's dictionary, with the keys of every row."""
@@ -175,16 +175,7 @@ class Checker:
         return self._does_fit(replace(job, workload=workload, key=f"{job.key} at {seq_len}"))
 
     def _report(self, job: Interpretation) -> Report:
-        found = self._reports.get(job.key)
-        if found is None:
-            try:
-                found = self._predict(job)
-            except RidgelineError as error:
-                found = error
-            self._reports[job.key] = found
-        if isinstance(found, RidgelineError):
-            raise found
-        return found
+        return self._reports.of(job.key, lambda: self._predict(job))
 
     def _predict(self, job: Interpretation) -> Report:
         plan = _plan(job.stated) if _settled(job.stated) else self._chosen(job)

@@ -17,7 +17,7 @@ from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.recipes import FP8_ARCHITECTURES, HALF_ONLY
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import scored
+from ridgeline.validate.score import Memo, scored
 
 METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s")
 _SPELLED = words("sampled_metric")
@@ -49,7 +49,7 @@ class DiffusionRows:
 
     def __init__(self, source: Machines | None = None) -> None:
         self._source = source
-        self._known: dict[str, SamplingCost] = {}
+        self._known = Memo[SamplingCost]()
 
     def answer(self, row: Row) -> dict[str, Any]:
         """One row's answer; raises `InputError` with the reason when it has none."""
@@ -62,9 +62,7 @@ class DiffusionRows:
         texts = (row.text("hardware"), row.text("note"))
         cluster, wiring = place(found.accelerator, by.devices, texts, source)
         key = repr((name, cluster.name, found.accelerator, cluster.tiers, asked, by))
-        if key not in self._known:
-            self._known[key] = sample(name, cluster, asked, by)
-        cost = self._known[key]
+        cost = self._known.of(key, lambda: sample(name, cluster, asked, by))
         scale = _scale(row, metric)
         value, low, high = (each / scale for each in _read(metric, cost, asked, replicas))
         assumed = dict.fromkeys((*found.assumptions, *wiring, *said, *more, *cost.assumptions))

@@ -12,7 +12,6 @@ from ridgeline.facts.readings import reading
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
-from ridgeline.graph.model import Model
 from ridgeline.graph.networks import PADDED, SENTENCE, classifier, sample_tokens
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
@@ -134,44 +133,35 @@ def read_image_model(told: TrainingRow, name: str, recipe: Recipe) -> ModelReadi
     """The network of a row, and what is assumed of its samples."""
     row, wide = told.row, _autocasts(recipe)
     devices, sequences, parts = (row.count(cell) or 1 for cell in ("n_devices", "micro_batch", PARTS))
-    if is_sample(name):
-        model, *said = _sampled(name, devices=devices, autocast=wide)
-        return ModelReading(model=model, key=repr((name, devices, wide)), assumptions=tuple(said))
-    if name in SEGMENTS:
-        told_ = f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103"
-        model = transformer_xl(name, sequences=sequences)
-        return ModelReading(model=model, key=repr((name, sequences)), assumptions=(told_,))
-    if name in VOLUMES:
-        shared = f"{parts} devices share a volume, their edges told in no time" if parts > 1 else "one device a volume"
-        more = (f"{shared}; the devices that are left evaluate",) if row.count(PARTS) else ()
-        model = volume_unet(name, parts=parts)
-        return ModelReading(
-            model=model, key=repr((name, parts)), assumptions=(f"volumes of {SIDE} voxels a side", *more)
-        )
-    if name in UNETS:
-        side = UNETS[name].image
-        return ModelReading(model=unet(name), key=name, assumptions=(f"images of {side} x {side} pixels",))
-    if name.startswith("vit-"):
-        told_ = f"images of {sample_tokens(name)} tokens, 1000 classes"
-        return ModelReading(model=vision_transformer(name, autocast=wide), key=repr((name, wide)), assumptions=(told_,))
-    return _convolutional(row, name, recipe)
-
-
-def _sampled(name: str, *, devices: int, autocast: bool) -> tuple[Model, *tuple[str, ...]]:
-    """A network of sentences, utterances or categories, and what is assumed of its samples."""
     if name in TRANSLATORS:
-        return translator(name), f"sentences of {SENTENCE[name]} tokens each way, without padding"
-    if name in PADDED:
+        model, said = translator(name), [f"sentences of {SENTENCE[name]} tokens each way, without padding"]
+    elif name in PADDED:
         words, model = SENTENCE[name], recurrent(name, words=PADDED[name])
-        said = f"sentences of {words} tokens each way, padded to {PADDED[name]}; its meter counts the tokens of both"
-        return replace(model, dims={**model.dims, "counted_tokens": 2 * words}), said
-    if name in RECURRENT:
-        spoken = f"utterances of {UTTERANCE.frames} frames and {UTTERANCE.tokens} tokens, without padding"
-        return recurrent(name), spoken
-    if name in RECOMMENDERS:
-        apart = "tables lie in equal parts on all devices, no row is looked up twice in a step"
-        return recommender(name, shards=devices), apart
-    return (recommender(name, autocast=autocast),)
+        model = replace(model, dims={**model.dims, "counted_tokens": 2 * words})
+        said = [f"sentences of {words} tokens each way, padded to {PADDED[name]}; its meter counts the tokens of both"]
+    elif name in RECURRENT:
+        model = recurrent(name)
+        said = [f"utterances of {UTTERANCE.frames} frames and {UTTERANCE.tokens} tokens, without padding"]
+    elif name in RECOMMENDERS:
+        model = recommender(name, shards=devices)
+        said = ["tables lie in equal parts on all devices, no row is looked up twice in a step"]
+    elif name == "ncf":
+        model, said = recommender(name, autocast=wide), []
+    elif name in SEGMENTS:
+        model = transformer_xl(name, sequences=sequences)
+        said = [f"segments of {SEGMENTS[name].segment} tokens that attend to a memory as long, words of WikiText-103"]
+    elif name in VOLUMES:
+        model, said = volume_unet(name, parts=parts), [f"volumes of {SIDE} voxels a side"]
+        shared = f"{parts} devices share a volume, their edges told in no time" if parts > 1 else "one device a volume"
+        said += [f"{shared}; the devices that are left evaluate"] if row.count(PARTS) else []
+    elif name in UNETS:
+        side = UNETS[name].image
+        model, said = unet(name), [f"images of {side} x {side} pixels"]
+    elif name.startswith("vit-"):
+        model, said = vision_transformer(name, autocast=wide), [f"images of {sample_tokens(name)} tokens, 1000 classes"]
+    else:
+        return _convolutional(row, name, recipe)
+    return ModelReading(model=model, key=repr((name, devices, sequences, parts, wide)), assumptions=tuple(said))
 
 
 def _convolutional(row: Row, name: str, recipe: Recipe) -> ModelReading:

@@ -10,7 +10,7 @@ from ridgeline.cost.answer import Rung, worst
 from ridgeline.cost.formats import form
 from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import machine
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import InputError
 from ridgeline.facts.cpus import cpu
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Evidence
@@ -22,34 +22,14 @@ from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod
 from ridgeline.serving.hybrid_sides import HybridParts
 from ridgeline.validate.machines import Machines, machines, place
-from ridgeline.validate.offload_rows import (
-    CPU_AND_DISK,
-    CPU_ONLY,
-    EXPERTS_COMPUTED,
-    EXPERTS_FETCHED,
-    LAYERS_ON_HOST,
-    LAYERS_STREAMED,
-    NEURONS,
-    OffloadedJob,
-    read_offloaded,
-)
+from ridgeline.validate.offload_rows import OffloadedJob, read_offloaded
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import scored
+from ridgeline.validate.score import Memo, scored
 
 USUAL_HOST = "Core i9-13900K"
 PROMPT_TOKENS, OUTPUT_TOKENS = 220.0, 200.0  # where a row tells none (assumed)
 LAYERWISE_FROM = 400  # token; doc/en/kt-kernel/Kimi-K2-Thinking-Native.md of KTransformers
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
-
-_TECHNIQUES = {
-    EXPERTS_COMPUTED: OffloadMethod.COMPUTED,
-    EXPERTS_FETCHED: OffloadMethod.FETCHED,
-    LAYERS_STREAMED: OffloadMethod.STREAMED,
-    LAYERS_ON_HOST: OffloadMethod.LAYERS,
-    NEURONS: OffloadMethod.NEURONS,
-    CPU_ONLY: OffloadMethod.HOST,
-    CPU_AND_DISK: OffloadMethod.DISK,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +50,12 @@ class OffloadRows:
 
     def __init__(self, source: Machines | None = None) -> None:
         self._source = source
-        self._runs: dict[tuple[str, ...], Offloaded | RidgelineError] = {}
+        self._runs = Memo[Offloaded]()
 
     def answer(self, row: Row) -> dict[str, Any]:
         """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
         job = read_offloaded(row, self._source)
-        found = self._ready(job, row)
+        found = self._runs.of(job.key, lambda: ready(job, row, self._source))
         row.positive()
         value, inverse, spent = _value(found, job)
         predicted = value / job.unit_si
@@ -90,22 +70,11 @@ class OffloadRows:
         rung = (worst(rungs) if rungs else Rung.COMMON).value
         return scored(row, predicted, predicted * low, predicted * high, evidence=evidence, rung=rung, **named)
 
-    def _ready(self, job: OffloadedJob, row: Row) -> Offloaded:
-        if job.key not in self._runs:
-            try:
-                self._runs[job.key] = ready(job, row, self._source)
-            except RidgelineError as error:
-                self._runs[job.key] = error
-        found = self._runs[job.key]
-        if isinstance(found, RidgelineError):
-            raise found
-        return found
-
 
 def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloaded:
     """The model of a job on its device, processors and disk."""
     said: list[str] = []
-    technique = _TECHNIQUES[job.technique]
+    technique = job.technique
     host = _processors(job, technique, said)
     host_format = job.host_weights or job.weights
     matrix = host is not None and host.has_matrix_units

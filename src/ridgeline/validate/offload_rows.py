@@ -11,6 +11,7 @@ from ridgeline.facts.cpus import Cpu, cpus
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model
+from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.validate.machines import Machines, find, machines, without_accelerator
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_formats import ServedPrecision, precision_of
@@ -122,14 +123,6 @@ def _bytes(number: str, unit: str) -> float:
     return float(number) * _UNITS[unit.casefold()]
 
 
-EXPERTS_COMPUTED = "experts-on-host-computed"  # Fiddler, KTransformers: the processor runs the experts it holds
-EXPERTS_FETCHED = "experts-prefetched"  # MoE-Infinity: experts cross the host link when they are needed
-LAYERS_STREAMED = "layers-streamed"  # HF Accelerate, ZeRO-Inference: every weight crosses the host link each step
-LAYERS_ON_HOST = "layers-on-host"  # llama.cpp -ngl: the processor runs the layers it holds
-NEURONS = "hybrid-neurons"  # PowerInfer: hot rows on the device
-CPU_ONLY = "cpu-only"
-CPU_AND_DISK = "cpu-only-from-disk"  # what does not fit in memory is read when it is needed
-
 LAYERWISE_PREFILL = re.compile(r"layerwise GPU prefill", re.IGNORECASE)
 WRITTEN_BITS = re.compile(r"\((\d(?:\.\d{1,2})?) ?bit\)")
 NO_DEVICE = ("none", "", "cpu", "-")
@@ -151,7 +144,7 @@ class OffloadedJob:
     part: Accelerator | None
     devices: int
     host: HostSide | None
-    technique: str
+    technique: OffloadMethod
     device_share: float | None
     share_of: str
     experts_used: int | None
@@ -218,19 +211,19 @@ def read_offloaded(row: Row, source: Machines | None = None) -> OffloadedJob:
     )
 
 
-def _technique(row: Row) -> str:
+def _technique(row: Row) -> OffloadMethod:
     technique, engine = row.text("technique").casefold(), row.text("engine").casefold()
     if not technique.strip():
         raise InputError("the technique is not stated", field="technique")
     alone = row.text("gpu").strip().casefold() in NO_DEVICE
     host = reading("offloading_host", words=technique) if alone else None
     if host is not None:
-        return host.text
+        return OffloadMethod(host.text)
     if re.search(r"cpu[- ]only|only (?:on )?(?:the )?cpu", technique):
-        return CPU_ONLY
+        return OffloadMethod.HOST
     found = reading("offloading", words=technique, program=engine)
     if found is not None:
-        return found.text
+        return OffloadMethod(found.text)
     known = "experts on CPU, expert offload, layers streamed, -ngl N, neurons, disk offload, CPU only"
     raise InputError(f"'{technique[:60]}' is no known way of offloading; known: {known}", field="technique")
 
@@ -290,10 +283,10 @@ def _devices(row: Row, part: Accelerator | None) -> tuple[int, tuple[str, ...]]:
     return (1, ("number of accelerators not stated: one assumed",)) if count is None else (count, ())
 
 
-def _share(row: Row, technique: str, model: Model) -> tuple[float | None, str]:
+def _share(row: Row, technique: OffloadMethod, model: Model) -> tuple[float | None, str]:
     """Share of experts or layers on the device, with the word for what is shared."""
     text = f"{row.text('technique')}; {row.text('placement')}"
-    if technique in (CPU_ONLY, CPU_AND_DISK):
+    if technique in (OffloadMethod.HOST, OffloadMethod.DISK):
         return 0.0, "layers"
     experts = model.dims.get("experts")
     percent = re.search(r"(\d{1,3}(?:\.\d+)?)% of experts on (?:the )?GPU", text, re.IGNORECASE)
@@ -305,9 +298,10 @@ def _share(row: Row, technique: str, model: Model) -> tuple[float | None, str]:
     layers = re.search(r"(\d{1,4}) of (\d{1,4}) layers on (?:the )?GPU", text, re.IGNORECASE)
     if layers and 0 < int(layers[1]) <= int(layers[2]):
         return int(layers[1]) / int(layers[2]), "layers"
-    if technique == EXPERTS_COMPUTED and re.search(r"experts on (?:the )?(?:cpu|host)", text, re.IGNORECASE):
+    if technique is OffloadMethod.COMPUTED and re.search(r"experts on (?:the )?(?:cpu|host)", text, re.IGNORECASE):
         return 0.0, "experts"
-    return None, {EXPERTS_COMPUTED: "experts", EXPERTS_FETCHED: "experts", NEURONS: "neurons"}.get(technique, "layers")
+    whose = {OffloadMethod.COMPUTED: "experts", OffloadMethod.FETCHED: "experts", OffloadMethod.NEURONS: "neurons"}
+    return None, whose.get(technique, "layers")
 
 
 def _experts_used(row: Row, model: Model) -> int | None:

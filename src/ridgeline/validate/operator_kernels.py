@@ -131,35 +131,28 @@ def layer(ask: Ask) -> Priced:
     raise InputError(f"'{name}' is no layer operator that is predicted; known: {known}", field="op")
 
 
+def _moved(ask: Ask, family: str, bytes_per_s: float, evidence: Evidence, *notes: str, start_s: float = 0.0) -> Priced:
+    """Bytes at a rate; where the cells give no size the rate alone is told, of a long run."""
+    size = ask.size("bytes", default=LONG_STREAM_BYTES)
+    return Priced(
+        family=family, seconds=size / bytes_per_s + start_s, bytes=size, sized="bytes" in ask.shape, evidence=evidence,
+        assumptions=notes,
+    )  # fmt: skip
+
+
 def long_stream(ask: Ask) -> Priced:
     """A long stream over device memory at the sustained rate; its bandwidth counts every byte moved."""
-    sized = "bytes" in ask.shape
-    size = ask.size("bytes", default=LONG_STREAM_BYTES)
+    sized, evidence = "bytes" in ask.shape, ask.device.evidence.get("hbm", Evidence.DATASHEET)
+    notes = () if sized else ("size not stated: the sustained rate of a long stream",)
     gap = constant("launch.device") if sized else 0.0
-    return Priced(
-        family="stream",
-        seconds=size / ask.device.memory_bytes_per_s + gap,
-        bytes=size,
-        sized=sized,
-        rate="hbm",
-        evidence=ask.device.evidence.get("hbm", Evidence.DATASHEET),
-        assumptions=() if sized else ("size not stated: the sustained rate of a long stream",),
-    )
+    found = _moved(ask, "stream", ask.device.memory_bytes_per_s, evidence, *notes, start_s=gap)
+    return replace(found, rate="hbm")
 
 
 def host_copy(ask: Ask) -> Priced:
     """A copy between host and device at the host link's rate and PCIe's share of it [byte/s]."""
-    rate = ask.machine.cluster.host.device_bytes_per_s
-    share = constants()["efficiency.pcie.ring"]
-    size = ask.size("bytes", default=LONG_STREAM_BYTES)
-    return Priced(
-        family="host copy",
-        seconds=size / (rate * share.value),
-        bytes=size,
-        sized="bytes" in ask.shape,
-        evidence=share.evidence,
-        assumptions=("pinned host memory (assumed)",),
-    )
+    rate, share = ask.machine.cluster.host.device_bytes_per_s, constants()["efficiency.pcie.ring"]
+    return _moved(ask, "host copy", rate * share.value, share.evidence, "pinned host memory (assumed)")
 
 
 def peer_copy(ask: Ask) -> Priced:
@@ -170,16 +163,9 @@ def peer_copy(ask: Ask) -> Priced:
     tier = cluster.tiers[0]
     share = link_efficiency(tier)
     both = 2.0 if re.search(r"duplex|bidirectional", ask.op) else 1.0
-    size = ask.size("bytes", default=LONG_STREAM_BYTES)
     through = 2.0 if tier.topology == "bus" else 1.0
-    return Priced(
-        family="device copy",
-        seconds=size * through / (tier.bytes_per_s * share.value * both),
-        bytes=size,
-        sized="bytes" in ask.shape,
-        evidence=share.evidence,
-        assumptions=(f"link {tier.name}",),
-    )
+    rate = tier.bytes_per_s * share.value * both / through
+    return _moved(ask, "device copy", rate, share.evidence, f"link {tier.name}")
 
 
 def power(ask: Ask) -> Priced:

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ridgeline.errors import RidgelineError
 from ridgeline.facts.records import Evidence
 from ridgeline.validate.rows import Row
 
 Answer = Mapping[str, Any]
 
 FITS_WORDS = ("fits", "OOM")
+Found = TypeVar("Found")
+
+
+class Memo(Generic[Found]):
+    """What was made for each key, Ridgeline's own errors among it; of more than `most` the oldest are let go."""
+
+    def __init__(self, most: float = float("inf")) -> None:
+        self._most = most
+        self._made: OrderedDict[Any, Found | RidgelineError] = OrderedDict()
+
+    def of(self, key: Any, make: Callable[[], Found]) -> Found:
+        """What `make` gave for a key the first time, or the error that it raised."""
+        if key not in self._made:
+            try:
+                self._made[key] = make()
+            except RidgelineError as error:
+                self._made[key] = error
+            while len(self._made) > self._most:
+                self._made.popitem(last=False)
+        found = self._made[key]
+        if isinstance(found, RidgelineError):
+            raise found
+        return found
 
 
 def absolute_percentage_error(predicted: float, measured: float) -> float:

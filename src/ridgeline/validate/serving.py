@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import cycle
@@ -31,7 +30,7 @@ from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
-from ridgeline.validate.score import scored
+from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
 from ridgeline.validate.serving_settings import (
     LIMITS,
@@ -81,7 +80,7 @@ class ServedRows:
 
     def __init__(self, source: Machines | None = None) -> None:
         self._source = source
-        self._runs: OrderedDict[tuple[str, ...], ReplayedJob | RidgelineError] = OrderedDict()
+        self._runs = Memo[ReplayedJob](most=_KEPT)
 
     def answer(self, row: Row) -> dict[str, Any]:
         """The keys of a row's answer that its prediction fills; raises Ridgeline's errors with a refusal's reason."""
@@ -111,17 +110,7 @@ class ServedRows:
         return min(low, least), max(high, most)
 
     def _served(self, job: ServedJob) -> ReplayedJob:
-        if job.key not in self._runs:
-            try:
-                self._runs[job.key] = serve(job)
-            except RidgelineError as error:
-                self._runs[job.key] = error
-            while len(self._runs) > _KEPT:
-                self._runs.popitem(last=False)
-        found = self._runs[job.key]
-        if isinstance(found, RidgelineError):
-            raise found
-        return found
+        return self._runs.of(job.key, lambda: serve(job))
 
 
 def settled(job: ServedJob, row: Row) -> ServedJob:
