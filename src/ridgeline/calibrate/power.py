@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ridgeline.calibrate.least_squares import held_errors, solver
 from ridgeline.cost import questions
-from ridgeline.cost.answer import Question, Rung
+from ridgeline.cost.answer import Rung
 from ridgeline.cost.fit_choice import find_fits
 from ridgeline.cost.fitted import from_fits
 from ridgeline.cost.formats import form
@@ -70,10 +70,7 @@ def _rows(job: tuple[str, OpTable]) -> Iterator[Metered]:
     family, table = job
     for sample in samples(family, table, extra="power"):
         part, what = accelerator(sample.accelerator), form(sample.form)
-        asked = Question(
-            family=family, sizes=sample.sizes, form=sample.form, engine=table.engine, version=table.version,
-            kernel=sample.kernel.split(" ")[0],
-        )  # fmt: skip
+        asked = sample.question(sample.kernel.split(" ")[0])
         fits = find_fits(asked, part, Rung.FITTED)
         if not fits:
             continue

@@ -89,15 +89,8 @@ def judge(family: str, *, fold: int = INTERVAL, drawn: int = DRAWN, seed: int = 
 def judged_sample(sample: Sample, table: OpTable, rung: Rung, fold: int) -> Judged:
     """The times of a sample by one rung; a table is asked with the fold hidden."""
     part = accelerator(sample.accelerator)
-    question = Question(
-        family=sample.family,
-        sizes=sample.sizes,
-        form=sample.form,
-        engine=sample.engine,
-        version=sample.version,
-        kernel=sample.kernel,
-        hybrid=hybrid_alone(sample.family, sample.accelerator, sample.engine, sample.kernel, sample.form),
-    )
+    hybrid = hybrid_alone(sample.family, sample.accelerator, sample.engine, sample.kernel, sample.form)
+    question = sample.question(sample.kernel, hybrid=hybrid)
     predicted = low = high = np.full(len(sample), np.nan)
     stated_form = ALL_FORMS
     if rung is Rung.TABLE:

@@ -260,11 +260,7 @@ def _widest_first(kept: Sequence[Sample]) -> list[Sample]:
 
 def _ratios(sample: Sample, part: Accelerator, kernel: str, *, hybrid: bool) -> Array:
     """Logarithm of measured time over the fitted one that answers for these sizes, or of the time itself."""
-    question = Question(
-        family=sample.family, sizes=sample.sizes, form=sample.form, engine=sample.engine, version=sample.version,
-        kernel=kernel, hybrid=hybrid,
-    )  # fmt: skip
-    base = _base(question, part)
+    base = _base(sample.question(kernel, hybrid=hybrid), part)
     found: Array = np.log(sample.seconds / (1.0 if base is None else np.asarray(base.seconds)))
     return found
 

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.answer import Question
 from ridgeline.cost.formats import Form, form, words
 from ridgeline.cost.mechanism import Array
 from ridgeline.cost.readers import READERS, Reader
@@ -48,6 +49,13 @@ class Sample:
             seconds=self.seconds[mask],
             folds=self.folds[mask],
         )
+
+    def question(self, kernel: str, *, hybrid: bool = False) -> Question:
+        """Its sizes as a question about kernels of a name, of its device's library."""
+        return Question(
+            family=self.family, sizes=self.sizes, form=self.form, engine=self.engine, version=self.version,
+            kernel=kernel, hybrid=hybrid,
+        )  # fmt: skip
 
 
 _LABELS = ("family", "accelerator", "engine", "version", "form", "kernel", "source")

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -180,14 +178,9 @@ class PublishedDimensions:
     source: str
 
 
-@cache
-def _dimensions() -> Mapping[str, Any]:
-    return tomllib.loads(store.read_text("dimensions.toml"))
-
-
 def style(name: str) -> Mapping[str, object]:
     """How the layers of a style look, as keyword arguments of `from_dims`: 'llama', 'mpt', 'bert', 'megatron-bert'."""
-    found: Mapping[str, object] = _dimensions()["styles"][name]
+    found: Mapping[str, object] = store.read_toml("dimensions.toml")["styles"][name]
     return found
 
 
@@ -197,7 +190,7 @@ def style_of(name: str) -> Mapping[str, object]:
     >>> style_of("Mistral 7B")["norm"], style_of("GPT-3")
     ('rms', {})
     """
-    for family in _dimensions()["family"]:
+    for family in store.read_toml("dimensions.toml")["family"]:
         if re.search(family["pattern"], name, re.IGNORECASE):
             return style(family["style"])
     return {}
@@ -205,7 +198,7 @@ def style_of(name: str) -> Mapping[str, object]:
 
 def published_dimensions(name: str) -> PublishedDimensions | None:
     """The published dimensions of a plain model name, None when the table has none."""
-    for model in _dimensions()["model"]:
+    for model in store.read_toml("dimensions.toml")["model"]:
         if re.search(model["pattern"], name.strip(), re.IGNORECASE):
             shared = style(model["style"]) if "style" in model else {}
             return PublishedDimensions(dims={**shared, **model["dims"]}, source=model["source"])

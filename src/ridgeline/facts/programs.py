@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.facts import store
@@ -67,15 +65,10 @@ class TrainingProgram:
 
 
 @cache
-def _table() -> Mapping[str, Any]:
-    return tomllib.loads(store.read_text(TABLE))
-
-
-@cache
 def training_programs() -> tuple[TrainingProgram, ...]:
     """All programs in the order of the table; the last is that of no name. Raises `InputError` for an unknown field."""
     known = {each.name for each in fields(TrainingProgram)}
-    found = _table()["program"]
+    found = store.read_toml(TABLE)["program"]
     for row in found:
         if unknown := row.keys() - known:
             raise InputError(f"'{min(unknown)}' is no convention of a program", file=TABLE, field=min(unknown))
@@ -98,7 +91,7 @@ def training_program(name: str, source: str = "") -> TrainingProgram:
 
 def before_flash_attention(source: str) -> bool:
     """Whether results of a source are from before FlashAttention was in training programs."""
-    early: str = _table()["early_sources"]
+    early: str = store.read_toml(TABLE)["early_sources"]
     if re.search(early, source) is None:
         return False
     tell_recipe(early, source, "attention_kernel = unfused: results from before FlashAttention")

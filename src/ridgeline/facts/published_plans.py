@@ -10,8 +10,6 @@ from types import MappingProxyType
 from ridgeline.facts import store
 from ridgeline.facts.readings import tell_recipe
 
-_COUNTS = ("tp", "pp", "cp", "micro_batch", "chunks", "zero", "zero_group", "recompute_layers")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedPlan:
@@ -65,17 +63,7 @@ def published_plan(
         )
         if fits and int(row["devices_min"]) <= devices <= int(row["devices_max"]):
             tell_recipe(row["results"], results, f"configuration {row['name']} ({row['source']})")
-            return PublishedPlan(
-                **{name: int(row[name]) if row[name] else None for name in _COUNTS},
-                recompute=row["recompute"] or None,
-                context_style=row["context_style"] or None,
-                execution=row["execution"] or None,
-                overlap_tensor=row["overlap_tensor"] == "yes" if row["overlap_tensor"] else None,
-                mlp_input_bytes=float(row["mlp_input_bytes"]) if row["mlp_input_bytes"] else None,
-                weight_bytes=float(row["weight_bytes"]) if row["weight_bytes"] else None,
-                name=row["name"],
-                source=row["source"],
-            )
+            return store.records(PublishedPlan, (row,))[0]
     return None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError, RidgelineError
@@ -61,9 +61,16 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DegreeMultiples:
-    """Degrees that derived dimensions must be multiples of: pipeline stages, tensor-parallel width [1]."""
+class _ModelAsked:
+    """What is asked of a row's model: its name, what is stated of it, keyword arguments of `from_dims`, positions.
 
+    Derived dimensions must be multiples of `stages` and `width`, pipeline stages and tensor-parallel width [1].
+    """
+
+    name: str
+    stated: Stated
+    flags: Mapping[str, object]
+    seq_len: int | None
     stages: int
     width: int
 
@@ -114,27 +121,22 @@ def read_model(
         params=None if row.number("params_b") is None else (row.number("params_b") or 0.0) * 1e9,
     )
     flags = {**_flags(row, notes), **{field: value for field, value in known.items() if field != "vocab"}}
-    key = repr((name, stated, seq_len, stages, width, sorted(flags.items(), key=str)))
-    if key not in _BUILT:
-        _BUILT[key] = _read(name, stated, flags, seq_len, DegreeMultiples(stages=stages, width=width), key)
-    return _BUILT[key]
+    asked = _ModelAsked(name=name, stated=stated, flags=flags, seq_len=seq_len, stages=stages, width=width)
+    if repr(asked) not in _BUILT:
+        _BUILT[repr(asked)] = _read(asked)
+    return _BUILT[repr(asked)]
 
 
-def _read(
-    name: str, stated: Stated, flags: Mapping[str, object], seq_len: int | None, grid: DegreeMultiples, key: str
-) -> ModelReading:
-    plain = plain_name(name)
-    found = None if flags else _from_catalog(plain, stated, seq_len)
+def _read(asked: _ModelAsked) -> ModelReading:
+    plain, stated = plain_name(asked.name), asked.stated
+    found = None if asked.flags else _from_catalog(plain, stated, asked.seq_len)
     if found is not None:
-        return _checked(ModelReading(model=found[0], key=key, assumptions=found[1]), stated)
+        return _checked(asked, *found)
     entry = published_dimensions(plain)
-    if entry is not None and not flags and _agrees(entry.dims, stated):
-        dims = {**entry.dims, **_given(stated)}
-        model = _explicit(dims, plain, entry.source, seq_len)
-        return _checked(
-            ModelReading(model=model, key=key, assumptions=(f"dimensions of {plain}: {entry.source}",)), stated
-        )
-    return _from_numbers(name, plain, stated, flags, seq_len, grid, key)
+    if entry is not None and not asked.flags and _agrees(entry.dims, stated):
+        model = _explicit({**entry.dims, **_given(stated)}, plain, entry.source, asked.seq_len)
+        return _checked(asked, model, (f"dimensions of {plain}: {entry.source}",))
+    return _from_numbers(asked, plain)
 
 
 def _given(stated: Stated) -> dict[str, object]:
@@ -220,16 +222,9 @@ def _flags(row: Row, notes: Notes) -> dict[str, object]:
     return flags
 
 
-def _from_numbers(
-    name: str,
-    plain: str,
-    stated: Stated,
-    flags: Mapping[str, object],
-    seq_len: int | None,
-    grid: DegreeMultiples,
-    key: str,
-) -> ModelReading:
+def _from_numbers(asked: _ModelAsked, plain: str) -> ModelReading:
     """A model from stated numbers: dimensions where given, else fitted to the parameter count."""
+    name, stated = asked.name, asked.stated
     if "truncated" in name:
         raise InputError(f"'{name}': the dimensions of {plain} are not in the catalog", field="model")
     look = dict(style_of(name))
@@ -239,12 +234,12 @@ def _from_numbers(
     assert isinstance(vocab, int)
     if stated.vocab is None:
         said.append(f"vocabulary not stated: {vocab} assumed")
-    layers, hidden = _shape(name, stated, params, vocab, grid, 16 if look.get("gated") else 12, said)
+    layers, hidden = _shape(asked, params, vocab, 16 if look.get("gated") else 12, said)
     heads = stated.heads or _heads(hidden, said)
     dims: dict[str, object] = {**look, "layers": layers, "hidden": hidden, "heads": heads, "vocab": vocab}
-    dims |= flags
+    dims |= asked.flags
     if stated.params is not None and stated.hidden is not None and "ffn" not in dims and "experts" not in dims:
-        _fit_ffn(dims, stated.params, seq_len, said)
+        _fit_ffn(dims, stated.params, asked.seq_len, said)
     if dims.get("experts") and dims.get("gated") is None and re.search(r"mixtral", name, re.IGNORECASE):
         dims |= style("llama")
     if dims.pop("latent", False):
@@ -255,32 +250,30 @@ def _from_numbers(
         said.append(
             "built from dimensions as a " + ("Llama-like" if dims.get("gated") else "Megatron-style") + " model"
         )
-        model = _explicit(dims, plain, "dimensions stated in the row", seq_len)
+        model = _explicit(dims, plain, "dimensions stated in the row", asked.seq_len)
     said.extend(as_attention(name))
-    derived = stated.hidden is None
-    return _checked(ModelReading(model=model, key=key, assumptions=tuple(said), derived=derived), stated)
+    return _checked(asked, model, said, derived=stated.hidden is None)
 
 
-def _shape(
-    name: str, stated: Stated, params: float | None, vocab: int, grid: DegreeMultiples, squares: int, said: list[str]
-) -> tuple[int, int]:
+def _shape(asked: _ModelAsked, params: float | None, vocab: int, squares: int, said: list[str]) -> tuple[int, int]:
     """Layers and width, stated or fitted to the parameters by c L D^2 + V D with D = 128 L.
 
     c = `squares`: 4 of attention and 8 of a plain or 12 of a gated feed-forward of F = 4 D.
     """
+    stated = asked.stated
     if stated.layers is not None and stated.hidden is not None:
         return stated.layers, stated.hidden
     if params is None:
-        raise InputError(f"'{name}' states neither dimensions nor parameters", field="model")
+        raise InputError(f"'{asked.name}' states neither dimensions nor parameters", field="model")
     if stated.hidden is not None:
         layers = max(1, round((params - vocab * stated.hidden) / (squares * stated.hidden**2)))
         said.append(f"layers not stated: {layers} fits the parameters")
         return layers, stated.hidden
     layers = stated.layers or max(1, round((params / (squares * ASPECT**2)) ** (1 / 3)))
-    if stated.layers is None and grid.stages > 1:
-        layers = max(grid.stages, round(layers / grid.stages) * grid.stages)
+    if stated.layers is None and asked.stages > 1:
+        layers = max(asked.stages, round(layers / asked.stages) * asked.stages)
     width = (-vocab + math.sqrt(vocab**2 + 4.0 * squares * layers * params)) / (2.0 * squares * layers)
-    unit = HEAD_DIM * (grid.width if HEAD_DIM * grid.width <= width / 2 else 1)
+    unit = HEAD_DIM * (asked.width if HEAD_DIM * asked.width <= width / 2 else 1)
     hidden = max(HEAD_DIM, round(width / unit) * unit)
     said.append(f"dimensions derived from {params / 1e9:g}e9 parameters: {layers} layers of {hidden} (D = {ASPECT} L)")
     return layers, hidden
@@ -346,14 +339,9 @@ def _latent(dims: Mapping[str, object], name: str) -> Model:
     return build(config, name=name, source="dimensions stated in the row")
 
 
-def _checked(reading: ModelReading, stated: Stated) -> ModelReading:
-    """The reading, with a word when its parameters are not those that the row states."""
-    if stated.params is None:
-        return reading
-    counted = reading.model.graph.params
-    if abs(counted - stated.params) <= SAME_PARAMS * stated.params:
-        return reading
-    note = f"{counted / 1e9:.3g}e9 parameters counted, the row states {stated.params / 1e9:g}e9"
-    return ModelReading(
-        model=reading.model, key=reading.key, assumptions=(*reading.assumptions, note), derived=reading.derived
-    )
+def _checked(asked: _ModelAsked, model: Model, said: Sequence[str], *, derived: bool = False) -> ModelReading:
+    """The model with what was assumed, and a word when its parameters are not those that the row states."""
+    stated, counted = asked.stated.params, model.graph.params
+    if stated is not None and abs(counted - stated) > SAME_PARAMS * stated:
+        said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {stated / 1e9:g}e9")
+    return ModelReading(model=model, key=repr(asked), assumptions=tuple(said), derived=derived)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
-
 from ridgeline.cost import questions
 from ridgeline.cost.price_list import formulas
-from ridgeline.cost.questions import Asked, Worked
+from ridgeline.cost.questions import Worked
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
 from ridgeline.lower.work import Attention, Phase
@@ -50,7 +48,7 @@ def attention(ask: Ask) -> Priced:
     named = "" if found is None else found.text
     passes = _passes(ask)
     if causal and not named and [phase for phase, _ in passes] == [Phase.FORWARD]:
-        flop = _flop(asked) if ask.serving else 2.0 * batch * heads * tokens * (tokens + past) * head
+        flop = None if ask.serving else 2.0 * batch * heads * tokens * (tokens + past) * head
         return priced("attention prefill", asked, ask, flop=flop, notes=notes)
     notes.append(_NEWEST if found is None else found.told)
     (core,) = formulas(asked, ask.machine)
@@ -76,7 +74,7 @@ def decode(ask: Ask) -> Priced:
         batch, context, heads, kv_heads, head, window=_window(ask), dtype=ask.format().name,
         cache_dtype=ask.cache_format,
     )  # fmt: skip
-    return priced("attention decode", asked, ask, flop=_flop(asked))
+    return priced("attention decode", asked, ask)
 
 
 def latent_decode(ask: Ask) -> Priced:
@@ -84,7 +82,7 @@ def latent_decode(ask: Ask) -> Priced:
     batch, heads = ask.size("batch", "b"), ask.size("heads", "h")
     context = ask.size("step", "kv_past", default=0.0) + ask.size("isl", default=1.0)
     asked = questions.mla_decode(batch, context, heads, dtype=ask.format().name, cache_dtype=ask.cache_format)
-    return priced("mla decode", asked, ask, flop=_flop(asked), notes=(_WIDTHS,))
+    return priced("mla decode", asked, ask, notes=(_WIDTHS,))
 
 
 def latent_prefill(ask: Ask) -> Priced:
@@ -93,11 +91,7 @@ def latent_prefill(ask: Ask) -> Priced:
     past = ask.size("step", "kv_past", default=0.0)
     dtype = ask.format().name
     asked = questions.mla_prefill(batch, tokens, heads, cached=past, dtype=dtype, cache_dtype=ask.cache_format)
-    return priced("mla prefill", asked, ask, flop=_flop(asked), notes=(_WIDTHS,))
-
-
-def _flop(asked: Asked) -> float:
-    return float(np.asarray(asked.flop))
+    return priced("mla prefill", asked, ask, notes=(_WIDTHS,))
 
 
 def _window(ask: Ask) -> float:

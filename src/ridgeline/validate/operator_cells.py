@@ -165,16 +165,25 @@ def _size(word: str) -> float:
 
 
 def priced(
-    family: str, asked: Asked | Worked, ask: Ask, *, flop: float, notes: Sequence[str] = (), attention: str = ""
+    family: str,
+    asked: Asked | Worked,
+    ask: Ask,
+    *,
+    flop: float | None = None,
+    notes: Sequence[str] = (),
+    attention: str = "",
 ) -> Priced:
     """The price that `op` gives an operator, for the engine or the published kernels that the row names [s].
 
-    `flop` is what the source counts for a rate. Raises `DomainError` where nothing answers.
+    `flop` is what the source counts for a rate, the question's own unless said. Raises `DomainError` where nothing
+    answers.
     """
     engine, version = ask.engine
     policy = KernelPolicy(engine=engine, version=version, library=ask.library, rungs=ask.rungs, attention=attention)
     cost = price(asked, ask.machine, policy)
     ends = (float(np.asarray(cost.low_s)), float(np.asarray(cost.high_s)))
+    if flop is None:
+        flop = float(np.asarray(asked.flop)) if isinstance(asked, Asked) else 0.0
     told: tuple[str, ...] = ()
     judged = bool(attention) and attention_interval(attention, ask.accelerator.architecture) is not None
     if cost.rung is not Rung.FORMULA and isinstance(asked, Asked):

@@ -30,7 +30,7 @@ _UNSTATED = re.compile(r"not stated|default|^\s*$", re.IGNORECASE)
 def stream(family: str, size_bytes: float, ask: Ask) -> Priced:
     """One elementwise kernel that moves `size_bytes` [s]."""
     moved = Stream(name="stream", phase=Phase.FORWARD, bytes=size_bytes)
-    return priced(family, Worked(works=(moved,), form=ask.format()), ask, flop=0.0)
+    return priced(family, Worked(works=(moved,), form=ask.format()), ask)
 
 
 def gemm(ask: Ask) -> Priced:

@@ -149,7 +149,7 @@ def _collective(ask: Ask, found: Machine, kind: CollectiveKind, size: float, not
     asking, ranks = replace(ask, machine=found), found.cluster.count
     if kind is CollectiveKind.SEND:
         work = Collective(name=kind.value, phase=Phase.FORWARD, kind=kind, bytes=size, ranks=ranks, stride=1)
-        cost = priced(kind.value, Worked(works=(work,), form=form("any")), asking, flop=0.0, notes=notes)
+        cost = priced(kind.value, Worked(works=(work,), form=form("any")), asking, notes=notes)
     else:
         said = ask.library.casefold()
         in_place = kind is CollectiveKind.ALL_REDUCE and re.search(r"in-place|torch", said) is not None
@@ -157,7 +157,7 @@ def _collective(ask: Ask, found: Machine, kind: CollectiveKind, size: float, not
         alone = _timed_alone(ask)
         notes = (*notes, "each call timed between synchronisations") if alone else notes
         asked = questions.collective(kind, size, ranks, found, in_place=in_place, eager=eager, alone=alone)
-        cost = priced(kind.value, asked, asking, flop=0.0, notes=notes)
+        cost = priced(kind.value, asked, asking, notes=notes)
     both = 2.0 if not cost.rung and re.search(r"bidirectional|duplex", ask.op) else 1.0
     return replace(cost, seconds=cost.seconds / both)
 
@@ -199,7 +199,7 @@ def exchange(ask: Ask) -> Priced:
     token_bytes = tokens * hidden * (questions.BF16_ROW if combine else questions.FP8_ROW)
     copies = top_k if quick else questions.places_reached(ranks if ranks <= node else -(-ranks // node), top_k)
     asking = ask if stated else replace(ask, rungs=())  # a rate of unknown sizes is the links', not some kernels'
-    cost = priced("expert exchange", asked, asking, flop=0.0, notes=notes)
+    cost = priced("expert exchange", asked, asking, notes=notes)
     return replace(cost, bytes=token_bytes * float(copies), sized=stated)
 
 

@@ -48,7 +48,7 @@ def streamed(ask: Ask) -> Priced:
     form = ask.format()
     told = f"{width:g} elements of {rows:g} rows: {STREAMS[kind].meaning}"
     asked = Worked(works=(stream_work(kind, rows, width, form.input_bytes),), form=form)
-    return priced(kind, asked, ask, flop=0.0, notes=[told])
+    return priced(kind, asked, ask, notes=[told])
 
 
 _COUNT = re.compile(r"\bn\s*=\s*(?:2\^(\d{1,2})\b|(\d[\d_.]{0,15}\s?[kKMGB]?)\b)")
@@ -68,7 +68,7 @@ def sorted_keys(ask: Ask) -> Priced:
     kind = "sort_long" if "torch.sort" in ask.library.casefold() else "sort" if "pair" in ask.op else "sort_keys"
     work = stream_work(kind, 1.0, keys, key_bytes)
     told = f"{keys:.4g} keys of {key_bytes:g} bytes: {STREAMS[kind].meaning}"
-    found = priced("sort", Worked(works=(work,), form=FORMS["fp32"]), ask, flop=0.0)
+    found = priced("sort", Worked(works=(work,), form=FORMS["fp32"]), ask)
     seconds, notes = found.seconds, [told]
     if called:
         slow = host_slowness(ask.accelerator, ask.machine.cluster.host)
@@ -147,4 +147,4 @@ def experts(ask: Ask) -> Priced:
         dtype=form.name,
     )  # fmt: skip
     told = f"rows of experts by a power law of {skewed[1]}" if skewed else "balanced routing over the experts (assumed)"
-    return priced("moe feed-forward", asked, ask, flop=float(np.asarray(asked.flop)), notes=[told])
+    return priced("moe feed-forward", asked, ask, notes=[told])

@@ -37,9 +37,7 @@ def accelerator_of(found: Found, rows: Sequence[BenchmarkRow], *, when: str, tdp
     """The device by its measured rates: best and sustained ones by format, memory, and what the system tells."""
     facts, sustained = rates_of(rows, found.cache_bytes, f"{SOURCE} {when}".strip())
     for name, value in (("memory_bytes", found.memory_bytes), ("l2_bytes", found.cache_bytes)):
-        facts[name] = Fact(
-            value=value, unit="byte", source=SOURCE, conditions="as the system tells", evidence=Evidence.HERE
-        )
+        facts[name] = _here(value, "byte", SOURCE, "as the system tells")
     peaks = {name.removeprefix(_PEAK): fact.value for name, fact in facts.items() if name.startswith(_PEAK)}
     known = accelerator(found.name) if canonical(found.name) and found.kind == "cuda" else None
     links = [row.bytes / row.best_s for row in rows if row.kind == "transfer" and row.form.startswith("h2d")]
@@ -65,14 +63,17 @@ def accelerator_of(found: Found, rows: Sequence[BenchmarkRow], *, when: str, tdp
     )
 
 
+def _here(value: float, unit: str, source: str, conditions: str) -> Fact:
+    return Fact(value=value, unit=unit, source=source, conditions=conditions, evidence=Evidence.HERE)
+
+
 def rates_of(rows: Sequence[BenchmarkRow], cache_bytes: float, source: str) -> tuple[dict[str, Fact], dict[str, Fact]]:
     """Peaks by their names in `Accelerator.facts`, and sustained rates: best repeats, and best medians."""
 
     def here(row: BenchmarkRow, seconds: float, unit: str, words: str) -> Fact:
         work = row.flop if unit == "FLOP/s" else row.bytes
         shape = "x".join(f"{size:g}" for size in row.sizes.values())
-        conditions = f"{words}, {row.form} {shape}"
-        return Fact(value=work / seconds, unit=unit, source=source, conditions=conditions, evidence=Evidence.HERE)
+        return _here(work / seconds, unit, source, f"{words}, {row.form} {shape}")
 
     facts: dict[str, Fact] = {}
     sustained: dict[str, Fact] = {}
@@ -90,26 +91,18 @@ def rates_of(rows: Sequence[BenchmarkRow], cache_bytes: float, source: str) -> t
     steady = max(streams, key=lambda row: row.bytes / row.seconds)
     facts["memory_bytes_per_s"] = here(best, best.best_s, "byte/s", "best repeat")
     sustained["hbm"] = here(steady, steady.seconds, "byte/s", f"median of {steady.repeats} repeats")
-    sustained["stream.share"] = Fact(
-        value=_written_share(streams, sustained["hbm"].value),
-        unit="1",
-        source=source,
-        conditions="copies and triads beyond the cache, median over the sustained rate",
-        evidence=Evidence.HERE,
-    )
+    written = _written_share(streams, sustained["hbm"].value)
+    told = "copies and triads beyond the cache, median over the sustained rate"
+    sustained["stream.share"] = _here(written, "1", source, told)
     for row in rows:
         name = _LAUNCHES.get(row.form) if row.kind == "launch" else None
         if name is not None:
             words = f"{row.sizes['kernels']:.0f} tiny kernels issued one by one" if name == DISPATCH else row.form
-            sustained[name] = Fact(
-                value=row.seconds, unit="s", source=source, conditions=f"of {words}", evidence=Evidence.HERE
-            )
+            sustained[name] = _here(row.seconds, "s", source, f"of {words}")
     reference = [row.seconds for row in rows if row.kind == "reference"]
     if reference:
-        sustained[DRIFT] = Fact(
-            value=max(reference) / min(reference), unit="1", source=source, evidence=Evidence.HERE,
-            conditions=f"longest over shortest of {len(reference)} times of one product",
-        )  # fmt: skip
+        told = f"longest over shortest of {len(reference)} times of one product"
+        sustained[DRIFT] = _here(max(reference) / min(reference), "1", source, told)
     sustained |= _shares(rows, source)
     fastest = max((name for name in facts if name.startswith(_PEAK)), key=lambda name: facts[name].value)
     facts["vector_flop_per_s"] = facts.get(f"{_PEAK}fp32", facts[fastest])
@@ -127,10 +120,8 @@ def _shares(rows: Sequence[BenchmarkRow], source: str) -> dict[str, Fact]:
         for row in rows:
             if row.kind == "together" and row.form == name and alone:
                 share = (row.flop or row.bytes) / row.seconds / float(np.median(alone))
-                found[f"{SHARE}.{name}.{row.sizes['ranks']:.0f}"] = Fact(
-                    value=min(1.0, share), unit="1", source=source, evidence=Evidence.HERE,
-                    conditions=f"{row.sizes['ranks']:.0f} ranks at once, over the processor alone",
-                )  # fmt: skip
+                told = f"{row.sizes['ranks']:.0f} ranks at once, over the processor alone"
+                found[f"{SHARE}.{name}.{row.sizes['ranks']:.0f}"] = _here(min(1.0, share), "1", source, told)
     return found
 
 
