@@ -27,29 +27,26 @@ def _gather(name: str, rows: int, width: int, region: Region) -> EmbeddingOp:
     )
 
 
-def embedding_ops(embedding_head: EmbeddingHead) -> list[Op]:
+def embedding_ops(ends: EmbeddingHead) -> list[Op]:
     """Tables looked up and summed, with projection, norm and dropout where the model has them."""
-    width = embedding_head.embed_dim or embedding_head.hidden
-    ops: list[Op] = [_gather("embed_tokens", embedding_head.vocab, width, Region.VOCAB)]
-    position_width = embedding_head.hidden if embedding_head.embed_project == "in_out" else width
+    width = ends.embed_dim or ends.hidden
+    ops: list[Op] = [_gather("embed_tokens", ends.vocab, width, Region.VOCAB)]
+    position_width = ends.hidden if ends.embed_project == "in_out" else width
     for name, rows in (
-        ("embed_positions", embedding_head.positions),
-        ("embed_decoder_positions", embedding_head.decoder_positions),
-        ("embed_types", embedding_head.token_types),
+        ("embed_positions", ends.positions),
+        ("embed_decoder_positions", ends.decoder_positions),
+        ("embed_types", ends.token_types),
     ):
         if rows:
             ops.append(_gather(name, rows, position_width, Region.SEQUENCE))
     tables = len(ops)
-    if embedding_head.embed_project:
-        ops.append(_project("embed_project", width, embedding_head.hidden, bias=embedding_head.embed_project == "in"))
-    if tables > 1 or embedding_head.dropout:
-        ops.append(_embedding_sum(embedding_head, tables))
-    if embedding_head.embed_norm is not None:
+    if ends.embed_project:
+        ops.append(_project("embed_project", width, ends.hidden, bias=ends.embed_project == "in"))
+    if tables > 1 or ends.dropout:
+        ops.append(_embedding_sum(ends, tables))
+    if ends.embed_norm is not None:
         name = "embed_norm"
-        ops += [
-            norm_op(name if not i else f"{name}_{i + 1}", embedding_head.embed_norm, width)
-            for i in range(embedding_head.embed_norms)
-        ]
+        ops += [norm_op(name if not i else f"{name}_{i + 1}", ends.embed_norm, width) for i in range(ends.embed_norms)]
     return ops
 
 
@@ -58,44 +55,44 @@ def _project(name: str, k: int, n: int, *, bias: bool) -> Op:
     return repeated(name, k, n, bias=bias, kept=kept)
 
 
-def _embedding_sum(embedding_head: EmbeddingHead, tables: int) -> Op:
-    mask = MASK_TRAFFIC * embedding_head.hidden if embedding_head.dropout else 0.0
-    kept = Saved(elements=embedding_head.hidden, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
+def _embedding_sum(ends: EmbeddingHead, tables: int) -> Op:
+    mask = MASK_TRAFFIC * ends.hidden if ends.dropout else 0.0
+    kept = Saved(elements=ends.hidden, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
     return elementwise(
         "embed_sum",
-        tables * embedding_head.hidden,
-        embedding_head.hidden + mask,
-        backward_write=embedding_head.hidden,
+        tables * ends.hidden,
+        ends.hidden + mask,
+        backward_write=ends.hidden,
         region=Region.SEQUENCE,
-        saved=(kept,) if embedding_head.dropout else (),
-        kernels=tables - 1 + int(embedding_head.dropout),
+        saved=(kept,) if ends.dropout else (),
+        kernels=tables - 1 + int(ends.dropout),
     )
 
 
-def head_ops(embedding_head: EmbeddingHead) -> list[Op]:
+def head_ops(ends: EmbeddingHead) -> list[Op]:
     """Final norm, the head's own layers, logits and loss."""
     ops: list[Op] = []
-    width = embedding_head.embed_dim or embedding_head.hidden
-    if embedding_head.norm is not None:
-        ops.append(norm_op("final_norm", embedding_head.norm, embedding_head.hidden))
-    if embedding_head.embed_project == "in_out":
-        ops.append(_project("head_project", embedding_head.hidden, width, bias=False))
-    if embedding_head.pooler:
+    width = ends.embed_dim or ends.hidden
+    if ends.norm is not None:
+        ops.append(norm_op("final_norm", ends.norm, ends.hidden))
+    if ends.embed_project == "in_out":
+        ops.append(_project("head_project", ends.hidden, width, bias=False))
+    if ends.pooler:
         ops += [
-            _unit("pooler", embedding_head.hidden, embedding_head.hidden),
-            _unit("next_sentence", embedding_head.hidden, 2),
+            _unit("pooler", ends.hidden, ends.hidden),
+            _unit("next_sentence", ends.hidden, 2),
         ]
-    if embedding_head.head == "discriminator":
+    if ends.head == "discriminator":
         return [
             *ops,
-            *_transform(embedding_head.hidden, embedding_head.hidden),
-            _project("head", embedding_head.hidden, 1, bias=True),
+            *_transform(ends.hidden, ends.hidden),
+            _project("head", ends.hidden, 1, bias=True),
         ]
-    if embedding_head.head == "mlm":
-        ops += _transform(embedding_head.hidden, width)
-        if embedding_head.embed_norm is not None:
-            ops.append(norm_op("head_norm", embedding_head.embed_norm, width))
-    return [*ops, *_logits(embedding_head, width)]
+    if ends.head == "mlm":
+        ops += _transform(ends.hidden, width)
+        if ends.embed_norm is not None:
+            ops.append(norm_op("head_norm", ends.embed_norm, width))
+    return [*ops, *_logits(ends, width)]
 
 
 def _transform(hidden: int, width: int) -> list[Op]:
@@ -112,9 +109,9 @@ def _unit(name: str, k: int, n: int) -> Op:
     return ElementwiseOp(name=name, region=Region.SEQUENCE, params=k * n + n)
 
 
-def _logits(embedding_head: EmbeddingHead, width: int) -> list[Op]:
-    vocab = embedding_head.vocab
-    bias = vocab if embedding_head.head_bias else 0
+def _logits(ends: EmbeddingHead, width: int) -> list[Op]:
+    vocab = ends.vocab
+    bias = vocab if ends.head_bias else 0
     ops: list[Op] = [
         GemmOp(
             name="lm_head",
@@ -122,13 +119,13 @@ def _logits(embedding_head: EmbeddingHead, width: int) -> list[Op]:
             k=width,
             n=vocab,
             split=Split.COLUMN,
-            params=width * vocab + (0 if embedding_head.tied else bias),
+            params=width * vocab + (0 if ends.tied else bias),
             params_split=True,
-            tied=embedding_head.tied,
+            tied=ends.tied,
             saved=(Saved(elements=width, region=Region.SEQUENCE),),
         )
     ]
-    if embedding_head.tied and bias:
+    if ends.tied and bias:
         ops.append(
             ElementwiseOp(
                 name="head_bias",

@@ -23,6 +23,7 @@ from ridgeline.graph.ops import (
     Saved,
     Split,
     elementwise,
+    passing,
 )
 from ridgeline.graph.parts import (
     STATISTIC_BYTES,
@@ -240,24 +241,17 @@ def _latent(name: str, k: int, n: int, moe: Moe) -> Op:
 
 def route_op(experts: int) -> Op:
     """The choice of a token's experts from the scores of all."""
-    return RoutingOp(
-        name="route",
-        step=Routing.ROUTE,
-        region=Region.SEQUENCE,
-        read=experts,
-        write=experts,
-        backward_read=2 * experts,
-        backward_write=experts,
-        saved=(Saved(elements=experts, region=Region.SEQUENCE, element_bytes=STATISTIC_BYTES),),
-        kernels=_ROUTE_KERNELS,
-    )
+    return passing(
+        RoutingOp, "route", experts, experts, 2 * experts, region=Region.SEQUENCE, step=Routing.ROUTE, kept=experts,
+        element_bytes=STATISTIC_BYTES, kernels=_ROUTE_KERNELS,
+    )  # fmt: skip
 
 
 def moved_op(step: Routing, *, read: int, write: int, back: int) -> RoutingOp:
     """Rows to their experts or back; backward moves the same rows the other way."""
-    return RoutingOp(
-        name=step.value, step=step, region=Region.SEQUENCE, read=read, write=write, backward_read=max(read, write),
-        backward_write=back, kernels=_PERMUTE_KERNELS,
+    return passing(
+        RoutingOp, step.value, read, write, max(read, write), back, region=Region.SEQUENCE, step=step,
+        kernels=_PERMUTE_KERNELS,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 
 class Region(Enum):
@@ -240,7 +240,11 @@ class ElementwiseOp(Op):
     rides: bool = False  # a sum or a copy that an engine's graph does inside the kernels around it
 
 
-def elementwise(
+Pass = TypeVar("Pass", bound=ElementwiseOp)
+
+
+def passing(
+    kind: type[Pass],
     name: str,
     read: float,
     write: float,
@@ -250,7 +254,7 @@ def elementwise(
     region: Region = Region.TENSOR,
     kept: float = 0.0,
     **more: Any,
-) -> ElementwiseOp:
+) -> Pass:
     """A pass over so many elements a token; backward reads what forward wrote and writes what it read unless said.
 
     `kept` elements wait for backward in its region; their other fields and those of the operator are in `more`.
@@ -260,9 +264,14 @@ def elementwise(
         more["saved"] = (Saved(elements=kept, region=region, **about),)
     back_read = write if backward_read is None else backward_read
     back_write = read if backward_write is None else backward_write
-    return ElementwiseOp(
+    return kind(
         name=name, region=region, read=read, write=write, backward_read=back_read, backward_write=back_write, **more
     )
+
+
+def elementwise(name: str, read: float, write: float, *backward: float, **more: Any) -> ElementwiseOp:
+    """A pass without a name of its own, as `passing`."""
+    return passing(ElementwiseOp, name, read, write, *backward, **more)
 
 
 @dataclass(frozen=True, kw_only=True)

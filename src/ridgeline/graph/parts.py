@@ -25,6 +25,7 @@ from ridgeline.graph.ops import (
     Saved,
     Split,
     elementwise,
+    passing,
 )
 from ridgeline.graph.spec import AttentionSpec, Chosen, Entries, Latent, Mlp, Norm
 from ridgeline.graph.workload import Precision
@@ -81,37 +82,22 @@ def norm_op(
     region: Region = Region.SEQUENCE,
 ) -> NormOp:
     """A norm over `width`; it keeps its input unless already kept."""
-    return NormOp(
-        name=name,
-        role=role,
-        region=region,
-        read=width,
-        write=width,
-        backward_read=2 * width,
-        backward_write=width,
-        saved=(Saved(elements=width, region=region, role=saved_as),) if keep else (),
-        kernels=_NORM_KERNELS[norm.kind],
-        params=norm.params(width),
-        function=f"{norm.kind}_norm",
-    )
+    found = passing(
+        NormOp, name, width, width, 2 * width, region=region, kept=width if keep else 0, role=saved_as,
+        kernels=_NORM_KERNELS[norm.kind], params=norm.params(width), function=f"{norm.kind}_norm",
+    )  # fmt: skip
+    return replace(found, role=role)
 
 
 def residual_op(name: str, width: int, *, branches: int = 1, dropout: bool = False) -> ResidualOp:
     """Residual add of `branches` outputs, fused with their dropout; keeps one mask per branch."""
     mask = width * branches * MASK_TRAFFIC if dropout else 0.0
-    saved = Saved(elements=width * branches, region=Region.SEQUENCE, element_bytes=MASK_BYTES)
-    return ResidualOp(
-        name=name,
-        branches=branches,
-        region=Region.SEQUENCE,
-        read=width * (branches + 1),
-        write=width + mask,
-        backward_read=width * (branches + 1) + mask,
-        backward_write=width * branches,
-        saved=(saved,) if dropout else (),
-        kernels=branches * (2 if dropout else 1),
-        function="" if dropout or branches > 1 else "residual",
-    )
+    moved = width * (branches + 1)
+    return passing(
+        ResidualOp, name, moved, width + mask, moved + mask, width * branches, region=Region.SEQUENCE,
+        branches=branches, kept=width * branches if dropout else 0, element_bytes=MASK_BYTES,
+        kernels=branches * (2 if dropout else 1), function="" if dropout or branches > 1 else "residual",
+    )  # fmt: skip
 
 
 def rotary_op(elements: int) -> ElementwiseOp:
@@ -127,18 +113,11 @@ def activation_op(mlp: Mlp, region: Region, name: str = "activation", *, shared:
     """
     wide = mlp.ffn * (2 if mlp.gated else 1)
     keeps = mlp.gated or mlp.activation != "relu"
-    return ActivationOp(
-        name=name,
-        shared=shared,
-        region=region,
-        read=wide,
-        write=mlp.ffn,
-        backward_read=wide + mlp.ffn,
-        backward_write=wide,
-        saved=(Saved(elements=wide, region=region, role="mlp"),) if keeps else (),
-        kernels=2 if mlp.gated or mlp.activation == "relu2" else 1,
+    return passing(
+        ActivationOp, name, wide, mlp.ffn, wide + mlp.ffn, region=region, shared=shared, kept=wide if keeps else 0,
+        role="mlp", kernels=2 if mlp.gated or mlp.activation == "relu2" else 1,
         function="gated" if mlp.gated else "activation",
-    )
+    )  # fmt: skip
 
 
 def mlp_ops(mlp: Mlp, hidden: int, kept: tuple[Saved, ...], *, shared: bool = False) -> list[Op]:
@@ -307,19 +286,9 @@ def _indexer(chosen: Chosen, rank: int, hidden: int) -> list[Op]:
 def _qk_norm(spec: AttentionSpec, norm: Norm) -> NormOp:
     total = (spec.heads + spec.kv_heads) * spec.qk_dim
     params = 2 * norm.params(spec.qk_dim) if spec.qk_norm_over == "head" else norm.params(total)
-    return NormOp(
-        name="qk_norm",
-        role=OpRole.QUERY_KEY,
-        region=Region.TENSOR,
-        read=total,
-        write=total,
-        backward_read=2 * total,
-        backward_write=total,
-        saved=(Saved(elements=total, region=Region.TENSOR, role="norm"),),
-        kernels=2 * _NORM_KERNELS[norm.kind],
-        params=params,
-        params_split=spec.qk_norm_over == "all",
-    )
+    found = norm_op("qk_norm", norm, total, role=OpRole.QUERY_KEY, region=Region.TENSOR)
+    apart = spec.qk_norm_over == "all"
+    return replace(found, kernels=2 * found.kernels, params=params, params_split=apart, function="")
 
 
 def _core(spec: AttentionSpec, name: str, *, dropout: bool) -> AttentionOp:
