@@ -23,7 +23,7 @@ KEYS = {
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
     "usd_per_h", "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges", "failures", "starts",
-    "techniques",
+    "techniques", "longest_tokens",
     "instances_up", "idle_devices", "known", "what_if", "sensitivities", "intervals", "sampling", "window_s", "steady",
     "reasons", "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
