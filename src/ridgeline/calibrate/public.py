@@ -20,7 +20,7 @@ from ridgeline.cost.samples import HELD_OUT, INTERVAL, Sample, block_numbers
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import KEYS, RECORD, TIMED, Fit
 from ridgeline.facts.mechanisms import kernel_traits
-from ridgeline.facts.opdata import OpTable, read, tables
+from ridgeline.facts.opdata import OpTable, read, same_library
 
 _STEPS = ("computescale_perf", "scale_matrix_perf")  # the largest magnitude of all elements; then scaling by it
 _WHOLE = ("torch_flow",)  # kernels whose times are those of the whole layer, with the cast of 16-bit inputs before it
@@ -35,14 +35,9 @@ def cast_values(sample: Sample) -> dict[str, float]:
     """
     if sample.family != "gemm" or sample.form != _FORM or sample.kernel not in _WHOLE:
         return {}
-    found = [_table(name, sample.accelerator, sample.engine, sample.version) for name in _STEPS]
+    found = [same_library(name, sample.accelerator, sample.engine, sample.version) for name in _STEPS]
     steps = [table for table in found if table is not None]
     return _fitted(*steps) if len(steps) == len(_STEPS) else {}
-
-
-def _table(name: str, device: str, engine: str, version: str) -> OpTable | None:
-    wanted = (device, engine, version)
-    return next((t for t in tables(name) if (t.accelerator, t.engine, t.version) == wanted), None)
 
 
 @cache

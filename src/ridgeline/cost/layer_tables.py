@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ridgeline.cost.layer_questions import layer_sizes
 from ridgeline.cost.mechanism import Array
 from ridgeline.facts.mechanisms import latent_widths
-from ridgeline.facts.opdata import Columns, OpTable, native, read, tables
+from ridgeline.facts.opdata import Columns, OpTable, native, read, same_library
 from ridgeline.lower.work import Number
 
 Part = tuple[str, Mapping[str, Number], Array]
@@ -29,8 +29,7 @@ def casts(table: OpTable) -> Iterator[Part]:
     """Casts with a known scale, and with one that is found first: both steps of the same shape added up."""
     known = _timed_casts(table)
     yield "static", _cast_sizes(known, dynamic=0.0), known[:, 2] * _MILLISECOND
-    wanted = (table.accelerator, table.engine, table.version)
-    other = next((t for t in tables(_FOUND) if (t.accelerator, t.engine, t.version) == wanted), None)
+    other = same_library(_FOUND, table.accelerator, table.engine, table.version)
     if other is None:
         return
     found = {(m, k): time for m, k, time in _timed_casts(other)}

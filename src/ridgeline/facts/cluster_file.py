@@ -6,7 +6,7 @@ The only module of this room, besides profiles, that needs pydantic: imported wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
@@ -38,7 +38,6 @@ from ridgeline.facts.machines import MachineType, default_machine, known_names, 
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, Host, Tier
 from ridgeline.facts.user_files import CLUSTER, Toml, read_toml, shortened
 
-_SAID = "as the file says"
 _HOST_DEVICES = 16  # the most that a host of the catalog holds; a larger inner tier joins several hosts
 
 
@@ -125,15 +124,6 @@ class ClusterTable(FileTable):
     host: HostTable = HostTable()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Source(Toml):
-    """A machine's file, and facts that it says."""
-
-    def fact(self, value: float, unit: str, rung: Evidence = Evidence.DATASHEET, conditions: str = _SAID) -> Fact:
-        """A number of the file; the answer is the same wherever the file lies."""
-        return Fact(value=value, unit=unit, source=Path(self.name).name, conditions=conditions, evidence=rung)
-
-
 def read_cluster(path: str | Path) -> Cluster:
     """The cluster that a TOML file describes; every defect of the file is an InputError."""
     file = read_toml(path, CLUSTER)
@@ -142,7 +132,7 @@ def read_cluster(path: str | Path) -> Cluster:
 
 def cluster_of(raw: Mapping[str, Any], *, file: str, text: str = "") -> Cluster:
     """The cluster that the tables of a file describe; `text` lets complaints name a line."""
-    source = _Source(name=file, tables=raw, text=text)
+    source = Toml(name=file, tables=raw, text=text)
     groups = raw.get("group")
     if isinstance(groups, list) and any(isinstance(one, dict) and "accelerator" in one for one in groups):
         from ridgeline.facts.mixed_file import mixed_cluster
@@ -183,7 +173,7 @@ Checked = TypeVar("Checked", bound=FileTable)
 
 
 def _checked(
-    model: type[Checked], raw: object, source: _Source, place: tuple[str, ...] = (), others: Sequence[str] = ()
+    model: type[Checked], raw: object, source: Toml, place: tuple[str, ...] = (), others: Sequence[str] = ()
 ) -> Checked:
     """`raw` as a table of the schema, or an InputError about its first defect."""
     try:
@@ -193,7 +183,7 @@ def _checked(
 
 
 def _complain(
-    model: type[FileTable], errors: Sequence[Any], source: _Source, place: tuple[str, ...], others: Sequence[str]
+    model: type[FileTable], errors: Sequence[Any], source: Toml, place: tuple[str, ...], others: Sequence[str]
 ) -> NoReturn:
     """Words the defect that explains most: a misspelt key before what it leaves missing."""
     first = next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
@@ -225,7 +215,7 @@ def _fields(model: type[FileTable], place: Sequence[str | int]) -> list[str]:
     return list((inner.get(names[-1], model) if names else model).model_fields)
 
 
-def _named(find: Callable[[], Any], source: _Source, place: tuple[str, ...]) -> Any:
+def _named(find: Callable[[], Any], source: Toml, place: tuple[str, ...]) -> Any:
     """What a name stands for; an unknown name becomes a complaint about its line."""
     try:
         return find()
@@ -233,7 +223,7 @@ def _named(find: Callable[[], Any], source: _Source, place: tuple[str, ...]) -> 
         source.fail(str(error), place)
 
 
-def _device(raw: Mapping[str, Any], table: ClusterTable, source: _Source) -> Accelerator:
+def _device(raw: Mapping[str, Any], table: ClusterTable, source: Toml) -> Accelerator:
     given = raw.get("accelerator")
     if isinstance(given, str):
         named: Accelerator = _named(lambda: accelerator(given), source, ("accelerator",))
@@ -247,7 +237,7 @@ def _device(raw: Mapping[str, Any], table: ClusterTable, source: _Source) -> Acc
     return accelerator(_machine(table.machine, source).accelerator)
 
 
-def _machine(name: str, source: _Source) -> MachineType:
+def _machine(name: str, source: Toml) -> MachineType:
     found = machine_name(name)
     if found is None:
         near = nearest_text(name, known_names())
@@ -255,7 +245,7 @@ def _machine(name: str, source: _Source) -> MachineType:
     return machine(found)
 
 
-def _base(device: Accelerator, table: ClusterTable, source: _Source) -> MachineType:
+def _base(device: Accelerator, table: ClusterTable, source: Toml) -> MachineType:
     """The machine that fills in what the file leaves out."""
     if table.machine is None:
         return default_machine(device, (table.host.devices or table.count or 1))
@@ -265,7 +255,7 @@ def _base(device: Accelerator, table: ClusterTable, source: _Source) -> MachineT
     return found
 
 
-def _own_device(table: DeviceTable, source: _Source) -> Accelerator:
+def _own_device(table: DeviceTable, source: Toml) -> Accelerator:
     peaks = {fmt: rate for fmt, rate in table.peak.model_dump().items() if rate is not None}
     if not peaks:
         source.fail("needs a rate of at least one format, e.g. bf16 = '989 TFLOP/s'", ("accelerator", "peak"))
@@ -290,7 +280,7 @@ def _own_device(table: DeviceTable, source: _Source) -> Accelerator:
     return accelerator_of(facts, {**texts, "notes": f"from {source.name}"}, sustained=sustained, link_name=table.link)
 
 
-def _vector(table: DeviceTable, peaks: Mapping[str, float], source: _Source) -> Fact:
+def _vector(table: DeviceTable, peaks: Mapping[str, float], source: Toml) -> Fact:
     """The fp32 rate outside the matrix units: said, else the fp32 peak, else a share of the 16-bit peak."""
     if table.vector is not None:
         return source.fact(table.vector, "FLOP/s")
@@ -303,7 +293,7 @@ def _vector(table: DeviceTable, peaks: Mapping[str, float], source: _Source) -> 
     return source.fact(peaks[fmt] * share, "FLOP/s", Evidence.DERIVED, text)
 
 
-def _own_sustained(table: DeviceTable, peaks: Mapping[str, float], source: _Source) -> dict[str, Fact]:
+def _own_sustained(table: DeviceTable, peaks: Mapping[str, float], source: Toml) -> dict[str, Fact]:
     found = {}
     for fmt, rate in table.sustained.model_dump().items():
         if rate is None:
@@ -340,7 +330,7 @@ def _host(table: ClusterTable, base: Host) -> Host:
     return replace(base, **known, evidence=Evidence.DATASHEET if whole else base.evidence)
 
 
-def _tiers(table: ClusterTable, base: MachineType, node: Host, source: _Source) -> tuple[tuple[Tier, ...], int]:
+def _tiers(table: ClusterTable, base: MachineType, node: Host, source: Toml) -> tuple[tuple[Tier, ...], int]:
     """The tiers of the file, or of the default machine, and the number of devices."""
     if not table.tier:
         count = table.count or (base.devices if table.machine else node.devices)
@@ -368,7 +358,7 @@ def _tiers(table: ClusterTable, base: MachineType, node: Host, source: _Source) 
     return tuple(tiers), count
 
 
-def _own_tier(tier: TierTable, place: int, size: int, source: _Source) -> Tier:
+def _own_tier(tier: TierTable, place: int, size: int, source: Toml) -> Tier:
     # What the file leaves out: a hop inside a node as on PCIe, outside as on InfiniBand.
     latency_s = link("pcie4" if place == 0 else "ib-ndr").latency.value if tier.latency is None else tier.latency
     return Tier(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ridgeline.facts.file_quantities import FileTable, Name, Rate, Seconds, read_quantity
 from ridgeline.facts.records import Evidence, Fact, Tier
-from ridgeline.facts.user_files import Toml
+from ridgeline.facts.user_files import SAID, Toml
 
 if TYPE_CHECKING:
     from ridgeline.facts.measured_links import MeasuredLinks
@@ -63,7 +63,7 @@ def links_of(
             )
             for group in groups
         ]  # fmt: skip
-        return links.grouped(kinds, outer, replace(fact, evidence=Evidence.DATASHEET, conditions="as the file says"))
+        return links.grouped(kinds, outer, replace(fact, evidence=Evidence.DATASHEET, conditions=SAID))
     if table.file is not None:
         if table.bandwidth is not None or table.latency is not None:
             source.fail("names a file beside a matrix; leave one of them out", ("links", "file"))

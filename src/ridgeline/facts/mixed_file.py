@@ -14,7 +14,7 @@ from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import MAX_DEVICES, build, carbon_intensity
 from ridgeline.facts.file_quantities import Dollars, FileTable, Name, Rate, Seconds
 from ridgeline.facts.machines import default_machine, resized
-from ridgeline.facts.records import Cluster, Evidence, Fact, MixedDevices, Tier
+from ridgeline.facts.records import Cluster, Fact, MixedDevices, Tier
 from ridgeline.facts.user_files import Toml
 
 _LATENCY_S = 5e-6  # of a hop between nodes where the file says none: as of Ethernet, assumed
@@ -54,10 +54,7 @@ class MixedTable(FileTable):
 def mixed_cluster(raw: Mapping[str, Any], source: Toml, read: Callable[[type[MixedTable]], MixedTable]) -> Cluster:
     """The cluster that a file of unlike groups describes; raises `InputError` with the place of a defect."""
     table = read(MixedTable)
-    fact = Fact(
-        value=table.between.bandwidth, unit="byte/s", source=Path(source.name).name, conditions="as the file says",
-        evidence=Evidence.DATASHEET,
-    )  # fmt: skip
+    fact = source.fact(table.between.bandwidth, "byte/s")
     found = []
     for place, said in enumerate(table.group):
         try:

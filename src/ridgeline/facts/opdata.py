@@ -103,6 +103,12 @@ def tables(name: str, device: str = "") -> tuple[OpTable, ...]:
     return tuple(sorted(found, key=lambda table: (table.accelerator, table.engine, release_key(table.version))))
 
 
+def same_library(name: str, device: str, engine: str, version: str) -> OpTable | None:
+    """The table of a name of one device and one release of a library; None where there is none."""
+    wanted = (device, engine, version)
+    return next((t for t in tables(name) if (t.accelerator, t.engine, t.version) == wanted), None)
+
+
 def read(
     table: OpTable, columns: Sequence[str], where: Mapping[str, Sequence[Any]] | None = None
 ) -> dict[str, NDArray[Any]]:

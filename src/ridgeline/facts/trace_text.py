@@ -83,8 +83,7 @@ def split(file: UserFile) -> TraceText:
     if not number:
         why = "the file is empty; a trace has a header line and rows"
         raise InputError(f"is a broken gzip file: {file.break_}" if file.break_ else why, file=file.name)
-    parse = _json_lines if line.lstrip().startswith("{") else _csv
-    found = parse(line, number, lines, file.name)
+    found = _split(line, number, lines, file.name)
     if not file.break_:
         return found
     cut = Dropped(line=file.line_ends + 1, field="", reason=f"the gzip file breaks off here: {file.break_}")
@@ -134,21 +133,25 @@ def _refuse_missing(found: Mapping[str, int], name: str, line: int) -> None:
         )
 
 
-def _csv(header: str, number: int, lines: Lines, name: str) -> TraceText:
-    mark = max(",\t;", key=header.count)
-    names = [cell.strip() for cell in _cells(header, mark)]
+def _split(first: str, number: int, lines: Lines, name: str) -> TraceText:
+    """The rows below a header, or the objects from the first on: under it are the names of the columns."""
+    as_json, mark = first.lstrip().startswith("{"), max(",\t;", key=first.count)
+    record = _object(first) if as_json else {}
+    if record is None:
+        raise InputError("is not a JSON object; a trace is CSV, or one JSON object a line", file=name, line=number)
+    names = list(record) if as_json else [cell.strip() for cell in _cells(first, mark)]
     found = _found(names)
     _refuse_missing(found, name, number)
     twice = next((each for each in names if each and names.count(each) > 1), None)
     if twice is not None:
         raise InputError("appears twice in the header", file=name, line=number, field=twice[:80])
     columns = {field: names[place] for field, place in found.items()}
-    return TraceText(
-        name=name,
-        columns=columns,
-        unit_s=1e-3 if _squeezed(columns["arrival"]).endswith("ms") else 1.0,
-        chunks=_csv_chunks(lines, mark, len(names), found),
-    )
+    arrival, prefix = _squeezed(columns["arrival"]), _squeezed(columns.get("prefix", ""))
+    # Mooncake's published traces count `timestamp` in milliseconds beside `hash_ids`.
+    milli = arrival.endswith("ms") or (as_json and (arrival, prefix) == ("timestamp", "hashids"))
+    rows = chain(((number, first),), lines)
+    chunks = _json_chunks(rows, columns) if as_json else _csv_chunks(lines, mark, len(names), found)
+    return TraceText(name=name, columns=columns, unit_s=1e-3 if milli else 1.0, chunks=chunks)
 
 
 def _csv_chunks(lines: Lines, mark: str, width: int, found: Mapping[str, int]) -> Iterator[Chunk]:
@@ -183,25 +186,6 @@ def _cells(line: str, mark: str) -> list[str]:
         return next(csv.reader((line,), delimiter=mark), [])
     except csv.Error:
         return []
-
-
-def _json_lines(first: str, number: int, lines: Lines, name: str) -> TraceText:
-    record = _object(first)
-    if record is None:
-        raise InputError("is not a JSON object; a trace is CSV, or one JSON object a line", file=name, line=number)
-    names = list(record)
-    found = _found(names)
-    _refuse_missing(found, name, number)
-    columns = {field: names[place] for field, place in found.items()}
-    arrival = _squeezed(columns["arrival"])
-    # Mooncake's published traces count `timestamp` in milliseconds beside `hash_ids`.
-    milli = arrival.endswith("ms") or (arrival == "timestamp" and _squeezed(columns.get("prefix", "")) == "hashids")
-    return TraceText(
-        name=name,
-        columns=columns,
-        unit_s=1e-3 if milli else 1.0,
-        chunks=_json_chunks(chain(((number, first),), lines), columns),
-    )
 
 
 def _json_chunks(lines: Lines, columns: Mapping[str, str]) -> Iterator[Chunk]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ridgeline.errors import InputError, nearest_text
+from ridgeline.facts.records import Evidence, Fact
 
 _PIECE_BYTES = 2**16
 _GZIP_WINDOW = 31  # of zlib, with gzip's header
@@ -23,6 +24,7 @@ _MOST_MEMBERS = 100_000  # of one gzip file; tools that split theirs write one f
 _AT = re.compile(r"\(at line (\d+), column \d+\)")
 _LONG_NUMBER = re.compile(r"[\d_]{640,}")  # Python refuses to read longer whole numbers, from 640 digits up
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?")
+SAID = "as the file says"  # of a fact that a person's file states
 _WIDE = (b"\xff\xfe", b"\xfe\xff")  # byte order marks of UTF-16
 
 
@@ -257,6 +259,10 @@ class Toml:
         field = ".".join(str(part) for part in place) or None
         line = line_of(self.text, place) if place else None
         raise InputError(message, file=self.name, line=line, field=field, value=value)
+
+    def fact(self, value: float, unit: str, rung: Evidence = Evidence.DATASHEET, conditions: str = SAID) -> Fact:
+        """A number of the file; the answer is the same wherever the file lies."""
+        return Fact(value=value, unit=unit, source=Path(self.name).name, conditions=conditions, evidence=rung)
 
     def only(self, table: Iterable[str], known: Sequence[str], place: Sequence[str | int] = ()) -> None:
         """Raises `InputError` about the first key of a table that is none of `known`."""

@@ -192,19 +192,34 @@ def _cross(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
     apart = frames if spec.moving else 1
     source = spec.word_width if spec.word_width < wide else wide  # words that are not projected to D first
     return [
+        *_among(spec, tokens, _packed("pack", spec, tokens), _apart(spec, tokens, apart)),
+        *_to_words(spec, tokens, source),
+        _shaped("norm2", spec, tokens),
+        *_feed("feed", spec, tokens),
+    ]
+
+
+def _among(spec: Denoiser, tokens: int, *core: Op, bias: bool = True) -> list[Op]:
+    """Norm, queries, keys and values of the patches, what they see of each other by a `core`, a layer out and sum."""
+    wide = spec.hidden
+    return [
         _shaped("norm1", spec, tokens, params=6 * wide),
-        product("qkv", wide, 3 * wide, tokens),
-        _packed("pack", spec, tokens),
-        _apart(spec, tokens, apart),
+        product("qkv", wide, 3 * wide, tokens, bias=bias),
+        *core,
         product("out", wide, wide, tokens),
         _merged("attention_add", spec, tokens),
+    ]
+
+
+def _to_words(spec: Denoiser, tokens: int, source: int) -> list[Op]:
+    """Patches that attend to words of width `source`, and sum."""
+    wide = spec.hidden
+    return [
         product("words_q", wide, wide, tokens),
         product("words_kv", source, 2 * wide, spec.words),
         _core("words_attention", spec, tokens, spec.words),
         product("words_out", wide, wide, tokens),
         _merged("words_add", spec, tokens),
-        _shaped("norm2", spec, tokens),
-        *_feed("feed", spec, tokens),
     ]
 
 
@@ -216,17 +231,8 @@ def _apart(spec: Denoiser, tokens: int, parts: int) -> Op:
 
 def _moving(spec: Denoiser, tokens: int, frames: int) -> list[Op]:
     """A layer whose patches attend to themselves in the other frames."""
-    wide = spec.hidden
-    return [
-        _shaped("norm1", spec, tokens, params=6 * wide),
-        product("qkv", wide, 3 * wide, tokens),
-        _packed("pack", spec, tokens),
-        _apart(spec, tokens, tokens // frames),
-        product("out", wide, wide, tokens),
-        _merged("attention_add", spec, tokens),
-        _shaped("norm2", spec, tokens),
-        *_feed("feed", spec, tokens),
-    ]
+    core = (_packed("pack", spec, tokens), _apart(spec, tokens, tokens // frames))
+    return [*_among(spec, tokens, *core), _shaped("norm2", spec, tokens), *_feed("feed", spec, tokens)]
 
 
 def _linear(spec: Denoiser, tokens: int) -> list[Op]:
@@ -240,17 +246,8 @@ def _linear(spec: Denoiser, tokens: int) -> list[Op]:
     after = [timed, mapped("feed_time_add", wide * tokens, inputs=2)] if points else []
     spread = replace(product("feed_spread", 9, 1, tokens), taps=9, groups=2 * inner, params=2 * inner * (9 + 1))
     return [
-        _shaped("norm1", spec, tokens, params=6 * wide),
-        product("qkv", wide, 3 * wide, tokens, bias=False),
-        *turned,
-        replace(mapped("linear_attention", wide * tokens), kernels=LINEAR),
-        product("out", wide, wide, tokens),
-        _merged("attention_add", spec, tokens),
-        product("words_q", wide, wide, tokens),
-        product("words_kv", wide, 2 * wide, spec.words),
-        _core("words_attention", spec, tokens, spec.words),
-        product("words_out", wide, wide, tokens),
-        _merged("words_add", spec, tokens),
+        *_among(spec, tokens, *turned, replace(mapped("linear_attention", wide * tokens), kernels=LINEAR), bias=False),
+        *_to_words(spec, tokens, wide),
         _shaped("norm2", spec, tokens),
         product("feed_up", wide, 2 * inner, tokens),
         mapped("feed_activation", 2 * inner * tokens),
