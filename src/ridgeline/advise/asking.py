@@ -7,7 +7,8 @@ from ridgeline.advise.composing import AdviceQuestion, advise
 from ridgeline.advise.training import UNITS, TrainedChoice, TrainingCase
 from ridgeline.errors import InputError
 from ridgeline.graph.model import SAMPLE
-from ridgeline.graph.workload import PRECISIONS, Task
+from ridgeline.graph.workload import PRECISIONS
+from ridgeline.lower.params import step_forwards
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.sampling import DEGREES
 from ridgeline.predict.floor import model_floor_s
@@ -58,8 +59,7 @@ def _floor(case: TrainingCase, objective: str) -> tuple[float, str] | None:
     if objective not in (TIME, DOLLARS):
         return None
     job = case.base.workload
-    trained = 3.0 if job.task in (Task.PRETRAIN, Task.FULL) else 2.0  # forwards that a step's FLOP come to
-    least_s = model_floor_s(case.predictor(case.base), trained=trained)
+    least_s = model_floor_s(case.predictor(case.base), trained=step_forwards(job))
     rate = PRECISIONS[job.precision].compute
     return least_s * (1.0 if objective == TIME else case.usd_per_s), (
         f"the model's own FLOP at the best {rate} rate that these devices sustain, on"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ridgeline.errors import DomainError, closest
+from ridgeline.facts.records import SPARSE
 from ridgeline.facts.store import read_tsv
 
 ELEMENT_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
@@ -63,10 +64,14 @@ _LEAST_BITS, _MOST_BITS = 1.0, 8.5  # bounds of a word
 def form(name: str) -> Form:
     """A format by name or alias, or `wBITSa16`: weights of so many bits, scales included, products in 16 bits.
 
+    `int8-2:4` is int8 of which two of each four weights along a product's inner dimension are zeros that are skipped.
+
     A mixture of llama.cpp (Q4_K_M) is the format that most of its weights have. Raises `DomainError` with the names
     near to it and those known.
     """
     word = _MIXTURE.sub(r"\1", name.strip().casefold())
+    if word.endswith(SPARSE):
+        return _sparse(form(word.removesuffix(SPARSE)))
     found = FORMS.get(_SAME.get(word, word))
     bits = _BY_BITS.fullmatch(word)
     if found is None and bits and _LEAST_BITS <= float(bits[1]) <= _MOST_BITS:
@@ -76,6 +81,19 @@ def form(name: str) -> Form:
         told = f"nearest: {', '.join(near)}; " if near else ""
         raise DomainError(f"'{name}' is no number format; {told}known: {', '.join(FORMS)}, w1a16 to w8.5a16")
     return found
+
+
+_PAIRED = frozenset({"int4"})  # formats of which pairs are kept or left: two pairs of four. Source: PTX ISA, mma.sp
+_PLACE_BITS = 2.0  # bits that tell which of four a kept number, or a kept pair, is
+
+
+def _sparse(dense: Form) -> Form:
+    """The format with two of four weights kept: half of their bits, and the places of those kept."""
+    if dense.matrix in ("fp64", "fp32", "fp4"):
+        raise DomainError(f"'{dense.name}{SPARSE}' is no number format; nearest: bf16{SPARSE}, int8{SPARSE}")
+    places = _PLACE_BITS / 2 / (2 if dense.matrix in _PAIRED else 1)
+    weight, matrix = 0.5 * dense.weight_bytes + places / 8, f"{dense.matrix}{SPARSE}"
+    return replace(dense, name=f"{dense.name}{SPARSE}", matrix=matrix, weight_bytes=weight, like=dense.name)
 
 
 def by_bits(bits: float) -> str:

@@ -18,7 +18,7 @@ from ridgeline.errors import DomainError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import measured_devices
 from ridgeline.facts.rates import similar_share
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.records import SPARSE, Accelerator
 from ridgeline.facts.transfer import LINK_FAMILIES
 from ridgeline.graph.workload import without_rate
 
@@ -32,6 +32,9 @@ def price(question: Question, part: Accelerator, *, rungs: Sequence[Rung] = ALL)
     By `Rung.DATASHEET` the device is one that nobody measured: others lend, and its rates are the datasheet's.
     Raises `DomainError` when none can: a family, format or device that nobody measured, or sizes outside a domain.
     """
+    matrix = form(question.form).matrix
+    if matrix.endswith(SPARSE) and matrix not in part.peak_flop_per_s:
+        raise DomainError(without_rate(part.name, matrix, part.peak_flop_per_s))
     if Rung.DATASHEET in rungs:
         return price(question, replace(part, sustained={}), rungs=(Rung.BORROWED, Rung.COMMON))
     if Rung.TABLE in rungs:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ridgeline.cost.answer import Cost
-from ridgeline.cost.formats import ELEMENT_BYTES, FORMS
+from ridgeline.cost.formats import ELEMENT_BYTES, FORMS, form
 from ridgeline.cost.host_times import dispatch_seconds, host_range, host_slowness, issue_seconds
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
@@ -131,6 +131,9 @@ class Pricer:
         dtype = self.precision.attention
         if isinstance(work, Gemm) and (work.quantized or not self.precision.quantize):
             dtype = self.precision.compute
+        if isinstance(work, Gemm) and work.form:
+            named = dtype + work.form if work.form.startswith("-") else work.form
+            return formula_cost(work, self.machine.device, form(named), loaded=True)
         timed = self.own_host.cost(work, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype])
         if timed is not None:
             return timed

@@ -11,14 +11,15 @@ from typing import Any
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts import store
-from ridgeline.facts.records import Accelerator, Evidence, Fact
+from ridgeline.facts.records import SPARSE, Accelerator, Evidence, Fact
 
 GIB = 2.0**30
 _PEAK = "peak_flop_per_s."
 _PEAKS = (
     *("fp64_tflops", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops"),
-    *("int8_tops", "fp4_tflops"),
+    *("int8_tops", "int4_tops", "fp4_tflops"),
 )
+_SKIPPING = frozenset({"tf32", "fp16", "bf16", "fp8", "int8", "int4"})  # formats whose units skip two zeros of four
 _COLUMNS = {
     **{column: (f"{_PEAK}{column.partition('_')[0]}", "FLOP/s", 1e12) for column in _PEAKS},
     "vector_tflops": ("vector_flop_per_s", "FLOP/s", 1e12),
@@ -194,11 +195,21 @@ def _facts(row: store.TableRow) -> Mapping[str, Fact]:
             dense = column in _PEAKS and row["sparsity_factor"] != "1"
             known = exceptions.get(column, {"conditions": "dense" if dense else "nominal", "evidence": "datasheet"})
             facts[name] = store.fact(value * scale, unit, row, **known)
+    _add_sparse(facts, store.number(row, "sparsity_factor") or 1.0)
     if "vector_flop_per_s" not in facts:
         facts["vector_flop_per_s"] = facts["peak_flop_per_s.fp32"]
     if "memory_bytes" not in facts:
         facts["memory_bytes"] = _usable(facts["memory_nominal_bytes"], row["vendor"])
     return MappingProxyType(facts)
+
+
+def _add_sparse(facts: dict[str, Fact], factor: float) -> None:
+    """Add the rates of products that skip two zeros of four, `factor` times the dense ones, where units do that."""
+    for form in _SKIPPING if factor > 1.0 else ():
+        dense = facts.get(f"{_PEAK}{form}")
+        if dense is not None:
+            told = f"{factor:g} x the dense rate, skipped zeros counted"
+            facts[f"{_PEAK}{form}{SPARSE}"] = replace(dense, value=factor * dense.value, conditions=told)
 
 
 def _exceptions(row: store.TableRow) -> dict[str, dict[str, str]]:

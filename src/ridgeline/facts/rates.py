@@ -14,14 +14,14 @@ from statistics import median
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.accelerators import accelerators
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.records import Accelerator, Evidence, Fact
+from ridgeline.facts.records import SPARSE, Accelerator, Evidence, Fact
 
 # Formats whose matrix units are the same hardware at the same share of peak: a device measured in
 # one speaks for the other, before other devices do.
-_ALIKE = {"fp16": "bf16", "bf16": "fp16", "fp4": "fp8", "int8": "fp8", "fp64": "fp32"}
+_ALIKE = {"fp16": "bf16", "bf16": "fp16", "fp4": "fp8", "int8": "fp8", "int4": "int8", "fp64": "fp32"}
 # Of the same device alone, formats of half the bits as well: eight devices were measured in both, and their share of
 # peak in fp8 is 0.88 to 1.04 of that in bf16, 0.97 in the middle, where shares themselves go from 0.51 to 0.97.
-_WIDER = {"fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16")}
+_WIDER = {"fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16"), "int4": ("bf16", "fp16")}
 _HBM = "hbm"
 OF_MODELS = "hbm.model"  # of token generation by whole models: that of the device itself, which lends it to none
 _LOADED_AS = {"fp16": "bf16"}  # the same matrix units, switching as many bits
@@ -81,12 +81,16 @@ def _peak(accelerator: Accelerator, key: str) -> Fact | None:
 
 
 def _alike(key: str) -> str | None:
+    if key.endswith(SPARSE):  # the same units, as many of them at work
+        return key.removesuffix(SPARSE)
     other = _ALIKE.get(key.removeprefix("matrix."))
     return f"matrix.{other}" if other else None
 
 
 def _own_keys(key: str) -> tuple[str, ...]:
     """Rates of a device that speak for another rate of it, nearest first."""
+    if key.endswith(SPARSE):
+        return (dense := key.removesuffix(SPARSE), *_own_keys(dense))
     alike = _alike(key)
     wider = tuple(f"matrix.{name}" for name in _WIDER.get(key.removeprefix("matrix."), ()))
     return (alike, *wider) if alike else wider
@@ -193,6 +197,12 @@ def loaded_rate(part: Accelerator, form: str) -> Fact | None:
     power limit [W], idle a fixed share of the rated power. The limit may leave more than the cores can do: callers
     take the lower of the two. Source: data/sustained.tsv (keys 'loaded.<format>'). Evidence: measured or derived.
     """
+    if form.endswith(SPARSE):  # as many multipliers switch as in a dense product
+        dense = form.removesuffix(SPARSE)
+        found, peaks = loaded_rate(part, dense), part.peak_flop_per_s
+        return found and replace(
+            found, value=found.value * peaks[form] / peaks[dense], evidence=min(found.evidence, Evidence.DERIVED)
+        )
     measured = part.sustained.get(f"loaded.{form}")
     form = _LOADED_AS.get(form, form)
     own = measured or part.sustained.get(f"loaded.{form}")

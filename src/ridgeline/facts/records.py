@@ -37,6 +37,7 @@ class Fact:
     evidence: Evidence
 
 
+SPARSE = "-2:4"  # ends the name of a format of which two of each four numbers of one operand are zeros and skipped
 OWN_HOST = "cpu"  # architecture of a processor whose programs run on itself: what issues a kernel then runs it
 SHARE = "share"  # among `sustained`, of 'product' and 'triad' by ranks: one rank's part while all compute [1]
 DISPATCH = "dispatch"  # among `sustained`: time in which such a processor issues one kernel [s]
@@ -48,9 +49,9 @@ DIVIDED = "dispatch.divided"  # among `sustained`: what dividing a linear layer 
 class Accelerator:
     """One device: what its datasheet says and what others have measured on it.
 
-    `peak_flop_per_s` maps a number format (fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4) to the
-    dense matrix rate of the datasheet [FLOP/s]; `sustained` maps 'matrix.<dtype>', 'hbm' to the
-    best rate that a named source measured in a long run [FLOP/s or byte/s].
+    `peak_flop_per_s` maps a number format (fp64, fp32, tf32, fp16, bf16, fp8, int8, int4, fp4) to the datasheet's dense
+    matrix rate, and one that ends in `SPARSE` to its rate with skipped zeros counted [FLOP/s]; `sustained` maps
+    'matrix.<dtype>', 'hbm' to the best rate that a named source measured in a long run [FLOP/s or byte/s].
     """
 
     name: str

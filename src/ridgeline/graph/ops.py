@@ -129,6 +129,29 @@ class WeightPasses:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProductFormats:
+    """Number formats of one product in place of the workload's, by pass, and what holding them so takes.
+
+    `forward`, `inputs` (the gradient of its input) and `weights` (that of its weight) are formats by name; one that
+    begins with '-' ends the workload's own (`facts.records.SPARSE`), '' is the workload's own. Bytes: `held_bytes` are
+    held of each weight in place of the workload's copy of it (None: that), `beside_bytes` besides, `update_bytes` moved
+    of each in an update, `gradient_bytes` of each number of the incoming gradient in a backward.
+    """
+
+    forward: str = ""
+    inputs: str = ""
+    weights: str = ""
+    held_bytes: float | None = None
+    beside_bytes: float = 0.0
+    update_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+
+    def more_bytes(self, width: float) -> float:
+        """Bytes held of each weight over the workload's copy of `width` bytes [byte]; below 0 where they are fewer."""
+        return self.beside_bytes + (0.0 if self.held_bytes is None else self.held_bytes - width)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinearOp(Op):
     """A (k, n) weight applied to rows, perhaps of several linear layers merged (`parts`: each gets its own adapter).
 
@@ -147,6 +170,7 @@ class LinearOp(Op):
     constant: bool = False
     plain: bool = False
     made: WeightPasses | None = None
+    formats: ProductFormats = ProductFormats()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import WorkloadError
+from ridgeline.facts.records import SPARSE
 
 if TYPE_CHECKING:
     from ridgeline.facts.frameworks import FrameworkPolicy
@@ -87,10 +88,9 @@ def without_rate(name: str, dtype: str, known: Collection[str]) -> str:
     """What is said of a device that multiplies no numbers of a format: what programs take there, and all it has."""
     if not known:
         return f"{name} has no published matrix rate; describe it in a file with yours: --on FILE.toml"
-    usual = instead(dtype, known)
-    return (
-        f"{name} has no {dtype} matrix rate; {f'nearest: {usual}; ' if usual else ''}it has {', '.join(sorted(known))}"
-    )
+    dense = sorted(word for word in known if not word.endswith(SPARSE))
+    usual = dtype.removesuffix(SPARSE) if dtype.removesuffix(SPARSE) in known else instead(dtype, known)
+    return f"{name} has no {dtype} matrix rate; {f'nearest: {usual}; ' if usual else ''}it has {', '.join(dense)}"
 
 
 PRICED_AS = "Megatron-LM"

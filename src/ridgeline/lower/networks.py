@@ -19,7 +19,7 @@ def convolution(op: ConvolutionOp, precision: Precision, *, pixels: Number) -> I
     used = max(1.0, op.taps / spread)
     product = partial(Gemm, name=op.name, count=op.groups, kernels=float(op.kernels), direct=op.direct, loads=op.loads)
     thin = partial(product, output_bytes=precision.activation_bytes)
-    yield thin(phase=Phase.FORWARD, m=pixels, n=op.n, k=op.k, taps=used)
+    yield thin(phase=Phase.FORWARD, m=pixels, n=op.n, k=op.k, taps=used, form=op.formats.forward)
     if not op.leaf:
         inputs = {"m": pixels * spread, "n": op.k / op.taps, "k": op.n * op.taps / spread}
         yield thin(phase=Phase.BACKWARD_INPUT, taps=float(op.taps), **inputs)

@@ -27,6 +27,15 @@ def trains(op: Op, workload: Workload) -> bool:
     return adapter or workload.task in (Task.PRETRAIN, Task.FULL)
 
 
+def step_forwards(workload: Workload) -> float:
+    """Forwards that the FLOP of a step come to [1]: three where all weights are trained, two where adapters are.
+
+    A backward is two products of each that it is of; a step that has none says its own number of forwards.
+    """
+    full = workload.task in (Task.PRETRAIN, Task.FULL)
+    return float(optimizer_states(workload).forwards()) or (3.0 if full else 2.0)
+
+
 def adapted(op: Op, workload: Workload) -> bool:
     """Whether a low-rank adapter is attached to this op's weight by the workload."""
     if workload.task not in (Task.LORA, Task.QLORA) or not isinstance(op, LinearOp) or not op.lora:
@@ -116,6 +125,8 @@ def rank_params(ops: Iterable[Op], layout: Layout, workload: Workload, *, expert
         ours = () if sparse or op.tied else trained_tensors(op, workload)
         flop = flop + sum(map(optimizer.update_flop, ours)) * copies
         moved[is_expert] = moved[is_expert] + sum(map(optimizer.moved_bytes, ours)) * copies / degree
+        if isinstance(op, LinearOp) and op.formats.update_bytes:
+            moved[is_expert] = moved[is_expert] + op.formats.update_bytes * trained
         if is_expert:
             expert, trained_expert = expert + own, trained_expert + trained
         else:

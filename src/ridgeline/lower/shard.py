@@ -162,26 +162,27 @@ class Sharder:
 
     def _gemm_passes(self, op: LinearOp, *, m: Number, n: Number, k: Number, count: Number) -> Iterable[Work]:
         precision = self.precision
-        quantized = narrowed(op, precision)
         frozen = not trains(op, self.workload)
         dequantized = k * n if self.quantized_base and op.lora else 0
-        routed = op.region is Region.EXPERT
-        piece = partial(Gemm, count=count, quantized=quantized, kernels=float(op.kernels), routed=routed)
+        piece = partial(Gemm, count=count, quantized=narrowed(op, precision), kernels=float(op.kernels))
+        piece = partial(piece, routed=op.region is Region.EXPERT)
         thin = partial(piece, name=op.name, output_bytes=precision.activation_bytes, weight_rows=dequantized)
-        layouts = 1 if frozen else 2  # gradients of weights need inputs and gradients transposed
-        yield thin(phase=Phase.FORWARD, m=m, n=n, k=k, cast_layouts=layouts)
-        yield thin(phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n, cast_layouts=layouts)
+        layouts, own = 1 if frozen else 2, op.formats  # gradients of weights need inputs and gradients transposed
+        yield thin(phase=Phase.FORWARD, m=m, n=n, k=k, cast_layouts=layouts, form=own.forward)
+        yield thin(phase=Phase.BACKWARD_INPUT, m=m, n=k, k=n, cast_layouts=layouts, form=own.inputs)
         yield from made_of_weight(op, precision, numbers=k * n * count)
         if op.constant:
             return
         if not frozen:
             weight = partial(piece, name=op.name, output_bytes=precision.grad_bytes, accumulate=True, cast_layouts=0)
-            yield weight(phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m)
+            yield weight(phase=Phase.BACKWARD_WEIGHT, m=k, n=n, k=m, form=own.weights)
+            incoming = np.asarray(m) * n * count
+            if pruned := own.gradient_bytes:
+                yield Stream(name=f"{op.name}.format", phase=Phase.BACKWARD_WEIGHT, bytes=incoming * pruned)
             if op.params > op.k * op.n:  # a bias: its gradient sums the incoming one over all rows
-                incoming = np.asarray(m) * n * count * precision.activation_bytes
                 yield Stream(
-                    name=f"{op.name}.bias", phase=Phase.BACKWARD_WEIGHT, bytes=incoming, function="bias",
-                    elements=incoming / precision.activation_bytes,
+                    name=f"{op.name}.bias", phase=Phase.BACKWARD_WEIGHT, bytes=incoming * precision.activation_bytes,
+                    function="bias", elements=incoming,
                 )  # fmt: skip
         elif adapted(op, self.workload):
             yield from self._adapter(op, m=m, n=n, k=k, count=count)
@@ -240,8 +241,7 @@ class Sharder:
         by_heads = layout.with_style(lambda style: style.by_heads)
         head_share = layout.tp * np.where(by_heads, layout.cp, 1)
         token_share = np.where(by_heads, 1, layout.cp)
-        phases = [Phase.FORWARD, Phase.BACKWARD_INPUT]
-        for phase in phases:
+        for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
             yield Attention(
                 name=op.name,
                 phase=phase,

@@ -97,6 +97,7 @@ class Gemm:
     direct: bool = False
     loads: float = 1.0
     routed: bool = False
+    form: str = ""  # its number format in place of the workload's; one that begins with '-' ends the workload's own
 
     def piece(self, share: float) -> Gemm:
         """The same for a share of its rows."""

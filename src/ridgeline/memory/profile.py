@@ -129,16 +129,17 @@ class PartMemory:
     """What memory needs to know of one block kind, of the embedding or of the head.
 
     `trained` numbers carry gradients and optimizer states; `frozen` ones are held in the activation format,
-    `quantized` ones in NF4 (QLoRA) or in 8 bits (a frozen base under an 8-bit recipe). `states` are the bytes that
-    the optimizer keeps of the trained ones. `tensors` are what a forward makes that may wait for backward; of them
-    `inputs` are those of 4-bit products, where held. `backward` is the widest operator's gradients in flight, per
-    token, `beside_mlp` that but for feed-forwards. `largest` is the biggest linear weight [1], whose gradient or
-    dequantized copy is a transient; `made` are bytes that are made of weights and wait for backward.
+    `quantized` ones in NF4 (QLoRA) or in 8 bits (a frozen base under an 8-bit recipe). `formats` are bytes that
+    products in formats of their own hold besides, `states` those that the optimizer keeps of the trained ones.
+    `tensors` are what a forward makes that may wait for backward; of them `inputs` are those of 4-bit products, where
+    held. `backward` is the widest operator's gradients in flight, per token, `beside_mlp` that but for feed-forwards.
+    `largest` is the biggest linear weight [1], whose gradient or dequantized copy passes; `made` waits for backward.
     """
 
     trained: Divided = Divided()
     frozen: Divided = Divided()
     quantized: Divided = Divided()
+    formats: Divided = Divided()
     states: Divided = Divided()
     tensors: tuple[KeptTensor, ...] = ()
     inputs: Kept = Kept()
@@ -228,6 +229,8 @@ class _Builder:
         self.part = part = replace(self.part, made=self.part.made.plus(op, made))
         tensors = trained_tensors(op, self.workload)
         states = part.states.plus(op, sum(map(self.optimizer.state_bytes, tensors)) * copies)
+        if isinstance(op, LinearOp) and (each := op.formats.more_bytes(self.precision.weight_bytes)):
+            part = replace(part, formats=part.formats.plus(op, min(op.k * op.n, op.params) * copies * each))
         if trains(op, self.workload):
             self.part = replace(part, trained=part.trained.plus(op, count), states=states)
             return

@@ -220,7 +220,7 @@ def shared_ends(profile: GraphProfile, stages: int) -> GraphProfile:
 
     def share(part: PartMemory) -> PartMemory:
         sums: dict[str, Any] = {}
-        for name in ("trained", "frozen", "quantized", "states", "largest"):
+        for name in ("trained", "frozen", "quantized", "formats", "states", "largest"):
             whole: Divided = getattr(part, name)
             sums[name] = replace(whole, dense=whole.dense / stages, repeated=whole.repeated / stages)
         return replace(part, **sums)

@@ -36,6 +36,7 @@ def weight_bytes(stage: MemoryStage) -> Array:
     """Weights of one rank, on the device or the host: ZeRO-3 keeps a shard, frozen bases their own format [byte]."""
     profile = stage.profile
     total = held_numbers(stage, "trained", WEIGHTS) * profile.precision.weight_bytes
+    total = total + held_numbers(stage, "formats", WEIGHTS)
     if np.any(stage.beside):
         total = total + held_numbers(stage, "trained", "") * stage.beside
     if profile.adapters:

@@ -12,8 +12,7 @@ from ridgeline.cost.machine import assumed_facts
 from ridgeline.energy.power import step_energy_j, step_power_range
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
-from ridgeline.graph.workload import Task
-from ridgeline.lower.params import optimizer_states
+from ridgeline.lower.params import optimizer_states, step_forwards
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective
 from ridgeline.predict.floor import peak_flop_per_s, recomputed_flop, stage_parts, step_floor_s
@@ -173,7 +172,7 @@ class _Explainer:
         skipped = 1.0 - schedule.visited(it.plan.pp) / it.plan.pp  # of the layers
         evidence = self.evidence()
         known = self.known(parts, evidence)
-        trained = 3.0 if workload.task in (Task.PRETRAIN, Task.FULL) else 2.0
+        trained = step_forwards(workload)
         low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
         low = min(step_floor_s(predictor, it, trained=trained, low_s=low), step_s)
         tokens = workload.step_tokens * (1 - workload.padding)

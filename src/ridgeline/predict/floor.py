@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ridgeline.cost.formats import form
 from ridgeline.cost.network import datasheet_links
 from ridgeline.facts.records import Accelerator
 from ridgeline.graph.flop import op_flop_per_token
+from ridgeline.graph.ops import LinearOp
 from ridgeline.plan.plan import Plan
 from ridgeline.predict.predictor import Evaluation, Predictor
 from ridgeline.seams.loss import cross_entropy
@@ -62,6 +64,17 @@ def peak_flop_per_s(predictor: Predictor, dtype: str) -> float:
     return part.peak_flop_per_s.get(dtype) or predictor.machine.device.matrix_rate(dtype)
 
 
+def product_rates(predictor: Predictor, *, attention: bool = True) -> frozenset[str]:
+    """Matrix rates, by format, that some product of a step may run at; with that of `attention` cores."""
+    precision, graph = predictor.stages.precision, predictor.model.graph
+    listed = (*graph.embedding, *graph.head, *(op for block in graph.blocks.values() for op in block.ops))
+    found = {op.formats for op in listed if isinstance(op, LinearOp)}
+    own = {name for one in found for name in (one.forward, one.inputs, one.weights) if name}
+    named = (precision.compute + name if name.startswith("-") else name for name in own)
+    cores = {precision.attention} if attention else set[str]()
+    return frozenset({precision.compute, *cores, *(form(name).matrix for name in named)})
+
+
 def step_floor_s(predictor: Predictor, evaluation: Evaluation, *, trained: float, low_s: float = 0.0) -> float:
     """The least time of a step on this machine [s]: the longest of what each of its limits asks for, or `low_s`.
 
@@ -78,7 +91,7 @@ def _compute_s(predictor: Predictor, evaluation: Evaluation, trained: float) -> 
     whole = trained * predictor.model_flop_per_token("causal") + again
     cores = trained * predictor.attention_flop_per_token("causal")
     each = cores / peak_flop_per_s(predictor, precision.attention)
-    each += (whole - cores) / max(peak_flop_per_s(predictor, name) for name in (precision.compute, precision.attention))
+    each += (whole - cores) / max(peak_flop_per_s(predictor, name) for name in product_rates(predictor))
     return each * predictor.workload.step_tokens / plan.devices
 
 
@@ -91,7 +104,8 @@ def model_floor_s(predictor: Predictor, *, trained: float) -> float:
     precision, device = predictor.stages.precision, predictor.machine.device
     cores = trained * predictor.attention_flop_per_token("causal")
     products = trained * predictor.model_flop_per_token("causal") - cores
-    each = cores / device.matrix_rate(precision.attention) + products / device.matrix_rate(precision.compute)
+    each = cores / device.matrix_rate(precision.attention)
+    each += products / max(device.matrix_rate(name) for name in product_rates(predictor, attention=False))
     return each * predictor.workload.step_tokens / predictor.cluster.count
 
 

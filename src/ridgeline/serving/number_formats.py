@@ -9,7 +9,7 @@ from typing import Any
 from ridgeline.cost.formats import EXPERTS_ONLY, Formats, by_bits, form
 from ridgeline.errors import PlanError
 from ridgeline.facts.engines import EnginePolicy
-from ridgeline.facts.records import Accelerator
+from ridgeline.facts.records import SPARSE, Accelerator
 from ridgeline.graph.workload import instead, without_rate
 
 _NARROW_FLOATS = frozenset({"fp8", "fp4"})
@@ -27,6 +27,9 @@ def computed_formats(asked: Formats, policy: EnginePolicy, part: Accelerator) ->
         return asked
     if "tf32" in (asked.wide, asked.feed, asked.attention, asked.out) and "tf32" not in rates:
         raise PlanError(f"deployment: tf32: {without_rate(part.name, 'tf32', rates)}")
+    for word in (asked.feed, asked.attention):
+        if (matrix := form(word).matrix).endswith(SPARSE) and matrix not in rates:
+            raise PlanError(f"deployment: weights = {word}: {without_rate(part.name, matrix, rates)}")
     changed: dict[str, Any] = {
         name: _widened(word, rates)
         for name, word in (("feed", asked.feed), ("attention", asked.attention), ("out", asked.out))
