@@ -15,7 +15,7 @@ from reference_serving import Fleet, Instance
 from test_borrowing_reference import happened, lending, ranks_of
 
 from ridgeline.seams.serving import RemoteKV, of
-from ridgeline.techniques.remote_kv.planned_moves import PlannedMoves
+from ridgeline.techniques.remote_kv.borrowed_blocks import PlannedMoves
 
 BATCHES = 6
 
