@@ -33,6 +33,8 @@ def test_what_the_page_names_exists(file: str, name: str) -> None:
 def test_files_of_the_page_exist(file: str) -> None:
     for written, meant in (
         ("FAMILY/NAME.py", "optimizers/muon.py"),
+        ("export/NAME.py", "export/vllm.py"),
+        ("NAME.tsv", "vllm.tsv"),
         ("NAME.json", "dbrx.json"),
         ("NNN-NAME.toml", ""),
         ("NAME.toml", ""),

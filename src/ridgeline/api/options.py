@@ -30,7 +30,13 @@ def _option(kind: type, flag: str, help_: str, default: Any = None, **more: Any)
     return Argument(kind=kind, help=help_, flag=flag, default=default, **more)
 
 
-_SUBJECT = _argument(str, "catalog name, config.json (file or folder), or a scenario", metavar="MODEL|SCENARIO.toml")
+_SUBJECT = _argument(
+    str, "catalog name, config.json (file or folder), or a scenario", None, metavar="MODEL|SCENARIO.toml"
+)
+_CONFIG = _option(
+    str, "--from-config", "a program's own config, its words under those said here: vllm.yaml, deepspeed:ds.json",
+    metavar="FILE",
+)  # fmt: skip
 _ON = _option(str, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
 _REGION = _option(str, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
 _NAMED = _argument(str, "one entry, with all that is known of it", None)
@@ -58,7 +64,7 @@ Examples:
   ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
     own={
-        "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
         "quantize": _option(
             bool, "--quantize", "with --serve: also try weights and caches narrower than the model's", False
         ),
@@ -95,7 +101,8 @@ Examples:
   ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
       --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
     own={
-        "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE, "evidence": _RUNG,
+        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        "evidence": _RUNG,
         "trace": _option(str, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
     },
@@ -109,7 +116,7 @@ VERBS["simulate"] = Verb(
 Example:
   ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
-    own={"subject": _SUBJECT, "on": _ON, "region": _REGION},
+    own={"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION},
     fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
 )
 VERBS["advise"] = Verb(
@@ -122,7 +129,7 @@ Examples:
   ridgeline advise qwen3-32b --serve --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
     own={
-        "subject": _SUBJECT, "on": _ON, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
         "objective": _option(
             str, "--for", "less of what: time, memory, dollars, joules; more goodput of serving", choices=OBJECTIVES
         ),
@@ -132,6 +139,22 @@ Examples:
     fields={
         **_RUN_FLAGS, "Serving: traffic and objective": TRAFFIC_FIELDS, "Serving: weights in host memory": HOST_FIELDS,
     },
+)  # fmt: skip
+VERBS["export"] = Verb(
+    run="exporting.export",
+    short_help="Write the config that runs a plan.",
+    help="Write a plan as the config of an engine or framework, with what was predicted and what it cannot say.",
+    epilog="""\b
+Examples:
+  ridgeline export qwen3-32b --on 2xH100-SXM --tp 2 --to vllm -o run
+  ridgeline export llama-3.1-8b --on 8xH100-SXM --zero 3 --to deepspeed""",
+    own={
+        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION,
+        "to": _option(str, "--to", "the program: vllm, sglang, deepspeed, torchtitan ...", metavar="TARGET"),
+        "release": _option(str, "--release", "of the program; the newest that is known", metavar="X.Y"),
+        "out": _option(str, "--out", "where files are written; printed when absent", metavar="FOLDER", short="-o"),
+    },
+    fields=_RUN_FLAGS,
 )  # fmt: skip
 VERBS["op"] = Verb(
     run="operating.operate",

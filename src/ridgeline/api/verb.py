@@ -24,6 +24,7 @@ class Argument:
     kind: type  # str, int, float, bool, or list (of texts)
     help: str
     flag: str = ""
+    short: str = ""  # '-o', beside the flag
     default: Any = None
     choices: tuple[str, ...] = ()
     least: float | None = None
@@ -80,8 +81,15 @@ class Verb:
         """The answer for own options that were read and for words as a person wrote them."""
         module, _, function = self.run.partition(".")
         asked: Any = getattr(import_module(f"ridgeline.api.{module}"), function)
-        found: Answer = asked(SimpleNamespace(**own, words=dict(words)))
-        return found
+        if own.get("from_config") is None:
+            if "from_config" in own and own["subject"] is None:
+                raise InputError("say a model, a scenario file, or --from-config FILE", field="MODEL|SCENARIO.toml")
+            found: Answer = asked(SimpleNamespace(**own, words=dict(words)))
+            return found
+        from ridgeline.api.importing import told, with_config
+
+        filled, laid, config = with_config(own, words)
+        return told(asked(SimpleNamespace(**filled, words=laid)), config)
 
     def words(self) -> tuple[str, ...]:
         """Names of all that it takes: own options, then fields."""
@@ -164,7 +172,7 @@ def _flags(one: Verb) -> tuple[dict[str, tuple[str, bool]], dict[str, str]]:
             on, _, off = option.flag.partition("/")
             switches |= {on: (each, True)} | ({off: (each, False)} if off else {})
         elif option.flag:
-            valued[option.flag] = each
+            valued |= dict.fromkeys(filter(None, (option.flag, option.short)), each)
     for table in one.fields.values():
         for said in table:
             if said.switch:

@@ -17,7 +17,7 @@ from ridgeline.api.answer import Answer
 from ridgeline.api.verb import ask
 
 
-def predict(subject: str, on: str | None = None, **words: Any) -> Answer:
+def predict(subject: str | None = None, on: str | None = None, **words: Any) -> Answer:
     """How one plan of `subject` (a model, a scenario file) runs `on` a cluster: step time [s], memory [byte], energy.
 
     `serve=True` asks for one batch of serving, or a queue that never runs dry. `value` is the report.
@@ -25,19 +25,24 @@ def predict(subject: str, on: str | None = None, **words: Any) -> Answer:
     return ask("predict", subject=subject, on=on, **words)
 
 
-def plan(subject: str, on: str | None = None, **words: Any) -> Answer:
+def plan(subject: str | None = None, on: str | None = None, **words: Any) -> Answer:
     """The best plans of training, or with `serve=True` the best deployments; words of a plan (`tp=8`) are kept."""
     return ask("plan", subject=subject, on=on, **words)
 
 
-def simulate(subject: str, on: str | None = None, **words: Any) -> Answer:
+def simulate(subject: str | None = None, on: str | None = None, **words: Any) -> Answer:
     """What a deployment does under traffic (`rate`, `users`, `trace`): TTFT and TPOT [s], goodput [request/s]."""
     return ask("simulate", subject=subject, on=on, **words)
 
 
-def advise(subject: str, on: str | None = None, **words: Any) -> Answer:
+def advise(subject: str | None = None, on: str | None = None, **words: Any) -> Answer:
     """What limits a scenario, and which techniques help, alone and together."""
     return ask("advise", subject=subject, on=on, **words)
+
+
+def export(subject: str | None = None, on: str | None = None, *, to: str, **words: Any) -> Answer:
+    """The config files that run a plan with the program `to` ('vllm', 'deepspeed'), written where `out` says."""
+    return ask("export", subject=subject, on=on, to=to, **words)
 
 
 def op(kind: str, shape: str, on: str = "H100-SXM", **words: Any) -> Answer:

@@ -138,8 +138,8 @@ def _own(name: str, option: Argument) -> inspect.Parameter:
         kind = kind | None
     if option.flag:
         said: Any = typer.Option(
-            option.flag, help=option.help, metavar=option.metavar, show_default=option.shown,
-            min=option.least, max=option.most,
+            *filter(None, (option.flag, option.short)), help=option.help, metavar=option.metavar,
+            show_default=option.shown, min=option.least, max=option.most,
         )  # fmt: skip
     else:
         said = typer.Argument(help=option.help, metavar=option.metavar)

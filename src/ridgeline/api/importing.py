@@ -1,0 +1,75 @@
+"""`--from-config FILE`: what a program's own config says, as words under those of the question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.api.answer import Answer
+from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.export.target import Imported, read_config, target
+from ridgeline.report.blocks import Block, blank, listed
+
+
+def with_config(own: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Imported]:
+    """Own options and words of a question with those of its config under them; what was said wins.
+
+    Raises `InputError` for a config without a model where none is said, and for words that the question does not take.
+    """
+    found = read_config(own["from_config"])
+    one = target(found.target)
+    filled = {**own, "from_config": None}
+    if filled.get("subject") is None:
+        filled["subject"] = _model(found)
+    if "serve" in filled:
+        filled["serve"] = one.task == "serving"
+    laid = dict(words)
+    for word, value in found.words.items():
+        section, _, name = word.partition(".")
+        if section in ("plan", "workload") and laid.get(name, "") is None:
+            laid[name] = value
+    if one.task == "serving" and laid.get("engine", "") is None:
+        laid["engine"] = one.program
+    if one.task == "training" and laid.get("framework", "") is None:
+        laid["framework"] = one.program
+    return filled, laid, found
+
+
+def _model(found: Imported) -> str:
+    """The catalog's name of a config's model; raises `InputError` where it says none that is known."""
+    from ridgeline.graph.load import catalog
+
+    said = found.words.get("model.id")
+    if said is None:
+        raise InputError("names no model; say it before --from-config", field="--from-config")
+    name = str(said).rstrip("/").rpartition("/")[2].casefold()
+    for suffix in ("", "-instruct", "-chat", "-it", "-base", "-hf", "-fp8", "-awq", "-gptq-int4"):
+        if suffix and name.endswith(suffix):
+            name = name.removesuffix(suffix)
+        if name in catalog():
+            return name
+    error = UnknownNameError("model", str(said), catalog(), hint="say the model itself, by name or config.json")
+    raise InputError(str(error), field="--from-config", value=said) from error
+
+
+def told(answer: Answer, found: Imported) -> Answer:
+    """The answer with what was read of the config, what of it changes nothing here, and what is not known."""
+    title = target(found.target).title
+    parts = {
+        f"Read from {title}'s config": [f"{word} = {value}" for word, value in found.words.items()],
+        "Fields that change nothing modelled": list(found.idle),
+        f"Fields that {title} has not, or that are not known here": list(found.unknown),
+    }
+
+    def blocks() -> list[Block]:
+        lists = [block for head, lines in parts.items() for block in listed(lines, head)]
+        return [*answer.blocks(), blank(), *lists]
+
+    def as_dict() -> Any:
+        said = {
+            "target": found.target, "words": dict(found.words), "idle": list(found.idle), "unknown": list(found.unknown)
+        }  # fmt: skip
+        return {**answer.as_dict(), "from_config": said}
+
+    return replace(answer, _as_dict=as_dict, _blocks=blocks)

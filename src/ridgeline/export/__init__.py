@@ -1,0 +1,1 @@
+"""Plans to the configs of the programs that run them, and back: a field table and a file for each program."""

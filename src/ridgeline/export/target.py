@@ -1,0 +1,201 @@
+"""A target: a program whose config a plan becomes, and from which one is read.
+
+A program is a file of this room with a `key`, and a table of its fields in `data/exports`. What the table can say is
+said there alone; a target's own code writes its file's form, and what hangs on several fields at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.export.fields import ConfigField, field_table
+from ridgeline.export.forms import flags_text, flat, json_text, put, read_document, read_flags_text, yaml_text
+from ridgeline.seams.registry import in_room, keys_in_room
+from ridgeline.seams.technique import Technique
+
+_ROOM = "ridgeline.export"
+Words = dict[str, Any]
+"""Words of a scenario by section and name: {'plan.tp': 8, 'workload.seq_len': 4096, 'model.name': 'gpt2'}."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What runs a plan: files by name, the command that starts it, and words that the program has no field for."""
+
+    files: Mapping[str, str]
+    command: str
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A program's config in our words: `idle` fields change nothing that is modelled, `unknown` ones are not its."""
+
+    target: str
+    words: Words
+    fields: Mapping[str, Any]
+    idle: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The words as the tables of a scenario."""
+        found: dict[str, dict[str, Any]] = {}
+        for word, value in self.words.items():
+            section, _, name = word.partition(".")
+            found.setdefault(section, {})[name] = value
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Technique):
+    """A program that runs plans. A subclass's docstring is its page: the releases read, the form, what it cannot say.
+
+    `program` is the engine or framework whose policy file prices it, `task` 'serving' or 'training', `form` how its
+    file is written and `file` the file's name; `table` names its field table.
+    """
+
+    family: ClassVar[str] = "targets"
+    kinds: ClassVar[frozenset[str]] = frozenset({"config"})
+    title: ClassVar[str] = ""
+    program: ClassVar[str] = ""
+    task: ClassVar[str] = "serving"
+    form: ClassVar[str] = "yaml"  # yaml, json or flags
+    file: ClassVar[str] = "config.yaml"
+    start: ClassVar[str] = ""  # the command; {file}, {model}, {devices} are filled in
+    release: ClassVar[str] = ""  # the newest that the table holds
+
+    def rows(self, release: str = "") -> tuple[ConfigField, ...]:
+        """The fields of a release; '' the newest."""
+        return tuple(row for row in field_table(self.key) if row.holds(release or self.release))
+
+    def exported(self, words: Mapping[str, Any], release: str = "") -> Exported:
+        """The files that run a plan; raises `InputError` for a value that the program would refuse."""
+        document: dict[str, Any] = {}
+        said: set[str] = set()
+        for row in self.rows(release):
+            if not row.ours or row.ours not in words:
+                continue
+            value = row.theirs(words[row.ours])
+            if value is None:
+                continue
+            problem = row.check(value)
+            if problem:
+                raise InputError(f"{self.title} refuses {row.name}: {problem}", field=row.ours, value=value)
+            said.add(row.ours)
+            put(document, row.name, value)
+        document, own = self.finished(document, words, release)
+        left_out = tuple(word for word in words if word not in said | own and self.matters(word, words))
+        return Exported(files=self.written(document, words), command=self.command(words), left_out=left_out)
+
+    def finished(
+        self, document: dict[str, Any], words: Mapping[str, Any], release: str
+    ) -> tuple[dict[str, Any], set[str]]:
+        """The document with what hangs on several words at once, and the words that this said."""
+        return document, set()
+
+    def matters(self, word: str, words: Mapping[str, Any]) -> bool:
+        """Whether a word that has no field changes the run: those of the plan that are not at their default."""
+        return word.startswith("plan.") and words[word] not in (None, "", False, ()) and word not in _NOT_A_FIELD
+
+    def written(self, document: dict[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
+        """The files of a document, by name."""
+        match self.form:
+            case "yaml":
+                return {self.file: yaml_text(document)}
+            case "json":
+                return {self.file: json_text(document)}
+            case _:
+                return {self.file: "#!/bin/sh\n" + flags_text(self.command(words), document)}
+
+    def command(self, words: Mapping[str, Any]) -> str:
+        """The command that starts the program on the files."""
+        return self.start.format(
+            file=self.file, model=words.get("model.id", words.get("model.name", "MODEL")),
+            devices=words.get("devices", 1),
+        )  # fmt: skip
+
+    def fields_of(self, document: Any, text: str) -> dict[str, Any] | None:
+        """Fields by name of a file that was read, in our table's names; None where it is no file of this program."""
+        known = frozenset(row.name for row in field_table(self.key))
+        if self.form == "flags":
+            switches = frozenset(row.name for row in field_table(self.key) if row.type == "bool")
+            return read_flags_text(text, switches) if document is None else None
+        return flat(document, known) if isinstance(document, Mapping) else None
+
+    def imported(self, fields: Mapping[str, Any], release: str = "") -> Imported:
+        """The words that fields stand for; raises `InputError` for a value that the program would refuse."""
+        known = {row.name: row for row in self.rows(release)}
+        words: Words = {}
+        idle: list[str] = []
+        for name, value in fields.items():
+            row = known.get(name)
+            if row is None:
+                continue
+            problem = row.check(value)
+            if problem:
+                raise InputError(f"{self.title} refuses it: {problem}", field=name, value=value)
+            ours = row.our_value(value) if row.ours else None
+            if ours is None:
+                idle.append(name)
+            else:
+                words[row.ours] = ours
+        words, used = self.understood(words, fields)
+        unknown = tuple(name for name in fields if name not in known and name not in used)
+        return Imported(
+            target=self.key, words=words, fields=fields, idle=tuple(name for name in idle if name not in used),
+            unknown=unknown,
+        )  # fmt: skip
+
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+        """The words with what several fields say together, and the fields that this read."""
+        return words, set()
+
+
+_NOT_A_FIELD = frozenset({"plan.engine", "plan.instances", "plan.framework"})
+
+
+def targets() -> tuple[str, ...]:
+    """Keys of all targets."""
+    return keys_in_room(_ROOM)
+
+
+def target(key: str) -> Target:
+    """The target of a key; raises `UnknownNameError` with the nearest."""
+    return cast(Target, in_room(_ROOM, "target", key))
+
+
+def read_config(said: str) -> Imported:
+    """The words of a config file, `FILE` or `TARGET:FILE`; without a target the one that knows most of its fields.
+
+    Raises `InputError` for a file that cannot be read, or that no target knows.
+    """
+    key, colon, path = said.partition(":")
+    named = [key] if colon and key in targets() else []
+    if colon and not named and "/" not in key and "." not in key and len(key) > 1:
+        raise UnknownNameError("target", key, targets(), hint=f"known: {', '.join(targets())}")
+    path = path if named else said
+    document, text = read_document(path)
+    best: tuple[float, Target, dict[str, Any]] | None = None
+    for each in named or targets():
+        one = target(each)
+        fields = one.fields_of(document, text)
+        if not fields:
+            continue
+        names = {row.name for row in one.rows()}
+        share = sum(name in names for name in fields) / len(fields)
+        if best is None or share > best[0]:
+            best = share, one, fields
+    if best is None or (not named and best[0] < 0.5):
+        raise InputError(
+            f"is the config of no program that is known; say TARGET:FILE with one of {', '.join(targets())}", file=path
+        )
+    try:
+        return best[1].imported(best[2])
+    except InputError as error:
+        error.file = error.file or path
+        raise

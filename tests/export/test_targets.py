@@ -1,0 +1,120 @@
+"""Contracts of every export target: tables that hold, exact round trips, refusals of what its program would refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ridgeline as rl
+from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.export.fields import ConfigField, field_table
+from ridgeline.export.forms import parsed, read_flags_text
+from ridgeline.export.target import read_config, target, targets
+from ridgeline.facts.store import sources
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS
+
+WORDS = {f"plan.{one.name}" for one in (*PLAN_FIELDS, *DEPLOYMENT_FIELDS)}
+WORDS |= {f"workload.{one.name}" for one in WORKLOAD_FIELDS}
+WORDS |= {"plan.block_tokens", "plan.micro_batches", "workload.longest", "model.id", "model.name", "devices"}
+every = pytest.mark.parametrize("key", targets())
+ASKED = {
+    "serving": ("qwen3-30b-a3b", {"on": "4xH100-SXM", "tp": 4, "ep": 4, "max_seqs": 64}),
+    "training": (
+        "llama-3.1-8b",
+        {"on": "8xH100-SXM", "zero": 3, "micro_batch": 1, "global_batch": 64},
+    ),
+}
+
+
+@every
+def test_its_table_names_our_words_once_and_each_row_has_a_source(key: str) -> None:
+    rows = field_table(key)
+    assert rows
+    assert {row.ours for row in rows if row.ours} <= WORDS
+    names = [(row.name, row.since) for row in rows]
+    assert len(names) == len(set(names))
+    assert set(target(key).source) <= sources().keys()
+
+
+@every
+def test_a_plan_that_is_exported_and_read_back_is_the_same_plan(key: str, tmp_path: Path) -> None:
+    one = target(key)
+    subject, words = ASKED[one.task]
+    answer = rl.export(subject, to=key, out=str(tmp_path), **words)
+    made = next(name for name in answer["files"] if name != "README.md")
+    found = read_config(f"{key}:{tmp_path / made}")
+    assert not found.unknown
+    again = rl.export(subject, to=key, **{**{name: value for name, value in words.items() if name == "on"}, **{
+        word.partition(".")[2]: value for word, value in found.words.items() if word.startswith(("plan.", "workload."))
+        and word not in ("workload.longest", "plan.block_tokens", "plan.micro_batches")
+    }})  # fmt: skip
+    assert again["files"][made] == answer["files"][made]
+
+
+@every
+def test_the_target_of_a_file_is_found_without_its_name(key: str, tmp_path: Path) -> None:
+    subject, words = ASKED[target(key).task]
+    answer = rl.export(subject, to=key, out=str(tmp_path), **words)
+    made = next(name for name in answer["files"] if name != "README.md")
+    assert read_config(str(tmp_path / made)).target == key
+
+
+def test_what_the_program_cannot_say_is_told_with_its_cost() -> None:
+    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", tp=2, zero=1, micro_batch=1, global_batch=64)
+    left = {one["word"]: one["change"] for one in answer["left_out"]}
+    assert left["plan.tp"] == pytest.approx(left["plan.tp"])  # priced: a number, not None
+    assert "plan.zero" not in left
+
+
+def test_a_config_answers_why_it_is_slow(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: Qwen/Qwen3-32B\ntensor-parallel-size: 2\nmax-num-seqs: 32\nport: 8000\nmade-up: 1\n")
+    answer = rl.predict(None, "2xH100-SXM", from_config=str(file), batch=8)
+    assert answer["from_config"]["target"] == "vllm"
+    assert answer["from_config"]["idle"] == ["port"]
+    assert answer["from_config"]["unknown"] == ["made-up"]
+    assert answer["from_config"]["words"]["plan.max_seqs"] == 32
+
+
+def test_a_value_that_the_program_would_refuse_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: Qwen/Qwen3-32B\ngpu-memory-utilization: 1.5\n")
+    with pytest.raises(InputError, match=r"vLLM refuses it: 1.5 is outside 0.01..1"):
+        read_config(str(file))
+
+
+@pytest.mark.parametrize("text", ["a: &x [1]\nb: *x\n", "a: [", "!!python/object/apply:os.system ['true']"])
+def test_a_hostile_yaml_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError):
+        read_config(str(file))
+
+
+def test_deep_documents_are_refused() -> None:
+    with pytest.raises(InputError, match="nested"):
+        parsed("[" * 50 + "]" * 50, ".json", "x.json")
+
+
+def test_unknown_targets_name_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="vllm"):
+        target("vlm")
+    with pytest.raises(InputError, match="say a model"):
+        rl.predict(None, "1xH100-SXM")
+
+
+def test_flags_are_read_by_name() -> None:
+    found = read_flags_text("python x.py --tp 2 \\\n --eager --list a b --neg -1 --eq=3 # no\n", frozenset({"eager"}))
+    assert found == {"tp": 2, "eager": True, "list": ["a", "b"], "neg": -1, "eq": 3} | {"list": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("convert", "ours", "theirs"),
+    [("", 3, 3), ("not", True, False), ("text", 2, "2"), ("times:1024", 2, 2048), ("map:a=b;c=d", "c", "d")],
+)
+def test_values_convert_and_back(convert: str, ours: object, theirs: object) -> None:
+    row = ConfigField(name="x", type="any", convert=convert, source="s")
+    assert row.theirs(ours) == theirs
+    assert row.our_value(theirs) == ours
