@@ -105,6 +105,7 @@ Examples:
         "evidence": _RUNG,
         "trace": _option(str, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
+        "quick": _option(bool, "--quick", "without what a tenth more of each resource would change", False),
     },
     fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS},
 )  # fmt: skip

@@ -138,7 +138,9 @@ def predict(given: SimpleNamespace) -> Answer:
 
             most = longest_sequence(asked.model, asked.cluster, asked.workload, asked.plan)
             longest = {"longest_sequence": None if most is None else vars(most)}
-        report = predicted(asked.model, asked.cluster, asked.workload, asked.plan, evidence=given.evidence)
+        report = predicted(
+            asked.model, asked.cluster, asked.workload, asked.plan, evidence=given.evidence, changes=not given.quick
+        )
     told = "" if given.trace is None else _write_trace(report, given.trace)
     return Answer(
         lambda: {**report_as_dict(report), **longest, "assumed": list(asked.assumed)},

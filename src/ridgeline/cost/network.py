@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
 # The order in which the fitted mechanism numbers collectives.
 OPERATIONS = tuple(kind.value for kind in CollectiveKind)
+_Answer = TypeVar("_Answer")
 _FEW = 64  # numbers of a group's description, up to which it is kept
 
 
@@ -145,7 +148,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
         return send_seconds(size, work.stride, machine) * work.repeats
     if machine.collectives is not None:
         return _fitted_seconds(work, machine, machine.collectives)
-    where = path(machine, ranks, work.stride, work.kind)
+    where = _known(path, machine, work)
     share = (ranks - 1) / ranks
     if work.kind is CollectiveKind.ALL_REDUCE:
         seconds = 2 * share * size / where.bytes_per_s + 2 * where.tree_s
@@ -173,23 +176,24 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
         "bytes": work.bytes,
         "ranks": work.ranks,
         "in_place": float(work.kind is CollectiveKind.ALL_REDUCE),
-        **_known_group(machine, work),
+        **_known(group_sizes, machine, work),
     }
     device = device_vector(machine.cluster.accelerator, "bf16")
     found: Number = model.seconds(sizes, device, model.vector(fit.values)) * work.repeats
     return found
 
 
-def _known_group(machine: Machine, work: Collective) -> dict[str, Number]:
-    """`group_sizes` of a collective's group, which a machine keeps of few groups at once."""
+def _known(
+    asked: Callable[[Machine, Number, Number, CollectiveKind], _Answer], machine: Machine, work: Collective
+) -> _Answer:
+    """What is asked of a collective's group, which a machine keeps where groups are few."""
     ranks, stride = np.asarray(work.ranks, dtype=float), np.asarray(work.stride, dtype=float)
     if ranks.size * stride.size > _FEW:
-        return group_sizes(machine, ranks, stride, work.kind)
-    key = (work.kind, ranks.shape, ranks.tobytes(), stride.shape, stride.tobytes())
+        return asked(machine, ranks, stride, work.kind)
+    key = (asked, work.kind, ranks.shape, ranks.tobytes(), stride.shape, stride.tobytes())
     if key not in machine.groups:
-        machine.groups[key] = group_sizes(machine, ranks, stride, work.kind)
-    found: dict[str, Number] = machine.groups[key]
-    return found
+        machine.groups[key] = asked(machine, ranks, stride, work.kind)
+    return cast(_Answer, machine.groups[key])
 
 
 def between(first: Number, last: Number, machine: Machine) -> Number:

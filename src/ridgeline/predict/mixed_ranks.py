@@ -45,7 +45,9 @@ class UnlikeRanks:
 
     def _asked(self, kind: int, size: int, many: int = 1) -> tuple[Predictor, Plan]:
         """Predictor and plan of a step in which all ranks, as of one type, have so many micro-batches of a size."""
-        found = copy(self.predictors[kind])
+        own = self.predictors[kind]
+        assert own.profile.hidden  # known before the copy, for all copies: no batch changes it
+        found = copy(own)
         found.workload = replace(self.workload, global_batch=self.plan.dp * size * many)
         return found, replace(self.plan, micro_batch=size)
 

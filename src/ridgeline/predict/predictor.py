@@ -332,7 +332,7 @@ class Predictor:
             offloads=offloads(plan.technique),
             exchange=data_exchange(plan.technique),
             runtime=self.runtime,
-            profile=self._profile,
+            profile=self.profile,
         )
 
     @cached_property
@@ -341,7 +341,8 @@ class Predictor:
         return runtime_of(self.workload.policy, self.cluster.accelerator.architecture)
 
     @cached_property
-    def _profile(self) -> GraphProfile:
+    def profile(self) -> GraphProfile:
+        """Sums of the model's graph that its memory is made of."""
         return profile_graph(self.model.graph, self.workload, self.runtime)
 
     def layers_flop_per_token(self, attention: str = "full") -> float:
