@@ -1,0 +1,43 @@
+"""The authors' tables of zero-bubble and V-shaped schedules: bubbles and activation memory where F = B = W.
+
+Bubble rates and memory of 1F1B, ZB1P (H1), ZB2P (H2) and ZBV: README of sail-sg/zero-bubble-pipeline-parallelism,
+commit 3a91d0c (arXiv 2401.10241). V-Half's half and V-Min's third of 1F1B's memory: abstract of arXiv 2405.15362.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.rivals.held_chunks import held_chunks
+
+from ridgeline.timeline.profile import busy_s
+from ridgeline.timeline.simulate import simulate
+from ridgeline.training.pipeline import order, pipeline_schedule, pipeline_tasks
+
+CHUNKS = {"zb-v": 2, "v-half": 2, "v-min": 2}
+
+
+def run(schedule: str, stages: int, micro_batches: int) -> tuple[float, float]:
+    """The largest bubble of a stage over its work, and the most activations that a stage holds, over 1F1B's."""
+    chunks = CHUNKS.get(schedule, 1)
+    found = order(pipeline_schedule(schedule), stages, micro_batches, chunks)
+    tasks = pipeline_tasks(found, forward_s=1, backward_input_s=1, backward_weight_s=1)
+    timeline, work_s = simulate(tasks), 3 * micro_batches * chunks
+    bubble = busy_s(tasks, timeline).span_s[:stages].max() / work_s - 1
+    return bubble, held_chunks(tasks, timeline).peak.max() / chunks / stages
+
+
+@pytest.mark.parametrize("stages", [4, 8, 16])
+@pytest.mark.parametrize(
+    ("schedule", "over", "memory"), [("1f1b", 1.0, 1.0), ("zb-h1", 3.0, 1.0), ("zb-h2", None, 2.0), ("zb-v", None, 1.0)]
+)
+def test_the_table_of_zero_bubble_schedules(schedule: str, over: float | None, memory: float, stages: int) -> None:
+    micro_batches = 4 * stages
+    bubble, held = run(schedule, stages, micro_batches)
+    assert bubble == pytest.approx((stages - 1) / (over * micro_batches) if over else 0.0, abs=1e-12)
+    assert memory - 1 / stages <= held <= memory  # of ZB-H2 2P - 1, which the table rounds to 2P
+
+
+@pytest.mark.parametrize(("schedule", "memory"), [("v-half", 1 / 2), ("v-min", 1 / 3)])
+def test_v_schedules_hold_a_half_and_a_third(schedule: str, memory: float) -> None:
+    held = [run(schedule, stages, 4 * stages)[1] - memory for stages in (8, 16, 32)]
+    assert all(0 <= more <= 1.5 / stages for more, stages in zip(held, (8, 16, 32), strict=True))
