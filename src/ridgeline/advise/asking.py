@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME
 from ridgeline.advise.composing import AdviceQuestion, advise
-from ridgeline.advise.training import UNITS, TrainedChoice, TrainingCase
+from ridgeline.advise.training import UNITS, TrainingCase
+from ridgeline.advise.training_levers import TrainedChoice
 from ridgeline.errors import InputError
 from ridgeline.graph.model import SAMPLE
 from ridgeline.graph.workload import PRECISIONS

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from ridgeline.advise.cases import DOLLARS, JOULES, MEMORY, TIME, Change, TrialOutcome
-from ridgeline.advise.training_levers import levers
+from ridgeline.advise.training_levers import TrainedChoice, levers
 from ridgeline.advise.words import training_techniques
-from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.errors import PlanError
 from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.policies import FRAMEWORKS
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
-from ridgeline.graph.workload import Workload
-from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check
 from ridgeline.plan.runnable import check_runs, why_not, workload_why_not
 from ridgeline.predict.explain import explain
@@ -33,14 +31,6 @@ from ridgeline.training.exchanges import exchange_rules
 from ridgeline.training.pipeline import pipeline_schedule
 
 UNITS = {TIME: "s", MEMORY: "byte", DOLLARS: "USD", JOULES: "J"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedChoice:
-    """What is trained and how: a choice of training."""
-
-    workload: Workload
-    plan: Plan
 
 
 @dataclass
@@ -64,20 +54,8 @@ class TrainingCase:
 
     def changes(self, on: TrainedChoice) -> Iterator[Change[TrainedChoice]]:
         """Levers of plan and workload, then every technique of the registry."""
-        setting = self.setting(on)
-        for lever in levers(self.model, self.cluster, on.workload, on.plan, self.base.plan):
-            yield Change(
-                words=lever.words, slot=lever.slot, what=lever.what, quality=lever.quality,
-                put=lambda state, lever=lever: _levered(state, lever.plan, lever.workload),  # type: ignore[misc]
-            )  # fmt: skip
-        for found in training_techniques(setting):
-            yield Change(
-                words=found.words, slot=found.slot, what=found.what, key=found.key, quality=found.quality,
-                export=found.export, refused=found.refused,
-                put=lambda state, found=found: _levered(  # type: ignore[misc]
-                    state, found.plan_changes(state.plan), found.workload_changes
-                ),
-            )  # fmt: skip
+        yield from levers(self.model, self.cluster, on.workload, on.plan, self.base.plan)
+        yield from training_techniques(self.setting(on))
 
     def predictor(self, on: TrainedChoice) -> Predictor:
         """The predictor of a choice; what choices share is computed once."""
@@ -195,11 +173,3 @@ class TrainingCase:
             ):
                 found.append(policy.name)
         return tuple(found)
-
-
-def _levered(state: TrainedChoice, plan: dict[str, Any], workload: dict[str, Any]) -> TrainedChoice:
-    """A choice with other fields; raises `PlanError` for those that it cannot have."""
-    try:
-        return TrainedChoice(workload=replace(state.workload, **workload), plan=replace(state.plan, **plan))
-    except WorkloadError as error:
-        raise PlanError(str(error)) from None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import permutations
+from types import MappingProxyType
 from typing import Any
 
+from ridgeline.advise.cases import Change
+from ridgeline.errors import PlanError, WorkloadError
 from ridgeline.facts.records import Cluster, Evidence, Fact
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS, Task, Workload
@@ -30,23 +34,29 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lever:
-    """Other values of fields of a plan and its workload."""
+class TrainedChoice:
+    """What is trained and how: a choice of training."""
 
-    slot: str
-    base: Plan | None = None  # what a person wrote: of degrees only those that differ from it are told
-    plan: dict[str, Any] = field(default_factory=dict)
-    workload: dict[str, Any] = field(default_factory=dict)
-    what: str = ""
-    quality: Fact | None = EXACT
+    workload: Workload
+    plan: Plan
 
-    @property
-    def words(self) -> str:
-        """How a person writes it on a command line."""
-        told = {name: value for name, value in {**self.plan, **self.workload}.items() if value is not None}
-        if self.base is not None:
-            told = {name: value for name, value in told.items() if getattr(self.base, name) != value}
-        return " ".join(flag(name, value) for name, value in told.items())
+
+def levered(plan: Mapping[str, Any], workload: Mapping[str, Any], on: TrainedChoice) -> TrainedChoice:
+    """A choice with other fields; raises `PlanError` for those that it cannot have."""
+    try:
+        return TrainedChoice(workload=replace(on.workload, **workload), plan=replace(on.plan, **plan))
+    except WorkloadError as error:
+        raise PlanError(str(error)) from None
+
+
+def _lever(
+    slot: str, what: str, *, plan: Mapping[str, Any] = MappingProxyType({}), base: Plan | None = None,
+    workload: Mapping[str, Any] = MappingProxyType({}), quality: Fact = EXACT,
+) -> Change[TrainedChoice]:  # fmt: skip
+    """Other values of fields of a plan and its workload; of degrees those that a person wrote, `base`, are not told."""
+    told = {name: value for name, value in {**plan, **workload}.items() if value is not None}
+    words = " ".join(flag(name, value) for name, value in told.items() if not base or getattr(base, name) != value)
+    return Change(words=words, slot=slot, what=what, quality=quality, put=partial(levered, plan, workload))
 
 
 def flag(name: str, value: object) -> str:
@@ -57,7 +67,7 @@ def flag(name: str, value: object) -> str:
     return f"--{word} {getattr(value, 'value', value)}"
 
 
-def levers(model: Model, cluster: Cluster, job: Workload, plan: Plan, base: Plan) -> Iterator[Lever]:
+def levers(model: Model, cluster: Cluster, job: Workload, plan: Plan, base: Plan) -> Iterator[Change[TrainedChoice]]:
     """Other values of every word that a plan of this job may have, against what a person wrote, `base`."""
     yield from _degrees(model, cluster, plan, base)
     yield from _sharding(cluster, plan)
@@ -71,19 +81,19 @@ def levers(model: Model, cluster: Cluster, job: Workload, plan: Plan, base: Plan
             yield _switched(plan, name)
     for size in (plan.micro_batch * 2, plan.micro_batch * 4, plan.micro_batch // 2, 1):
         if size and size != plan.micro_batch and job.global_batch % (size * plan.dp) == 0:
-            yield Lever(slot="micro_batch", plan={"micro_batch": size}, what=_HELP["micro_batch"])
+            yield _lever("micro_batch", _HELP["micro_batch"], plan={"micro_batch": size})
     yield from _of_recompute(model, plan)
     yield from _of_workload(cluster, job)
 
 
-def _switched(plan: Plan, name: str) -> Lever:
+def _switched(plan: Plan, name: str) -> Change[TrainedChoice]:
     changes: dict[str, Any] = {name: not getattr(plan, name)}
     if name == "offload_weights" and changes[name]:
         changes |= {"zero": 3} | ({"offload_optimizer": False} if plan.offload_optimizer else {})
-    return Lever(slot=name, plan=changes, what=_HELP[name])
+    return _lever(name, _HELP[name], plan=changes)
 
 
-def _degrees(model: Model, cluster: Cluster, plan: Plan, base: Plan) -> Iterator[Lever]:
+def _degrees(model: Model, cluster: Cluster, plan: Plan, base: Plan) -> Iterator[Change[TrainedChoice]]:
     """A factor of two from one degree to another, and of experts over ranks."""
     now = {name: getattr(plan, name) for name in _DEGREES}
     for more, less in permutations(_DEGREES, 2):
@@ -95,49 +105,47 @@ def _degrees(model: Model, cluster: Cluster, plan: Plan, base: Plan) -> Iterator
     if any(block.experts for block in model.graph.blocks.values()):
         for ep in (plan.ep * 2, plan.ep // 2):
             if ep:
-                yield Lever(slot="ep", plan={"ep": ep}, what=_HELP["ep"])
+                yield _lever("ep", _HELP["ep"], plan={"ep": ep})
         if plan.etp > 1:
-            yield Lever(slot="etp", plan={"etp": 1}, what=_HELP["etp"])
+            yield _lever("etp", _HELP["etp"], plan={"etp": 1})
 
 
-def _shape(plan: Plan, base: Plan, degrees: dict[str, Any]) -> Lever:
+def _shape(plan: Plan, base: Plan, degrees: dict[str, Any]) -> Change[TrainedChoice]:
     if plan.etp > degrees["tp"]:
         degrees["etp"] = degrees["tp"]
-    return Lever(slot="degrees", plan=degrees, base=base, what="parallel degrees on the same devices")
+    return _lever("degrees", "parallel degrees on the same devices", plan=degrees, base=base)
 
 
-def _sharding(cluster: Cluster, plan: Plan) -> Iterator[Lever]:
+def _sharding(cluster: Cluster, plan: Plan) -> Iterator[Change[TrainedChoice]]:
     node = cluster.host.devices
     for zero in (0, 1, 2, 3):
         if zero != plan.zero:
-            yield Lever(slot="zero", plan={"zero": zero, "zero_group": None}, what=_HELP["zero"])
+            yield _lever("zero", _HELP["zero"], plan={"zero": zero, "zero_group": None})
         if zero and 1 < node < plan.dp * plan.cp and plan.zero_group != node:
-            yield Lever(slot="zero", plan={"zero": zero, "zero_group": node}, what=_HELP["zero_group"])
+            yield _lever("zero", _HELP["zero_group"], plan={"zero": zero, "zero_group": node})
 
 
-def _of_recompute(model: Model, plan: Plan) -> Iterator[Lever]:
+def _of_recompute(model: Model, plan: Plan) -> Iterator[Change[TrainedChoice]]:
     """Full recompute of some layers of a stage."""
     per_stage = max(1, len(model.graph.layers) // plan.pp)
     for layers in sorted({per_stage * part // 4 for part in (1, 2, 3)} - {0, per_stage}):
-        yield Lever(
-            slot="recompute", plan={"recompute": "full", "recompute_layers": layers}, what=_HELP["recompute_layers"]
-        )
+        yield _lever("recompute", _HELP["recompute_layers"], plan={"recompute": "full", "recompute_layers": layers})
 
 
-def _of_workload(cluster: Cluster, job: Workload) -> Iterator[Lever]:
+def _of_workload(cluster: Cluster, job: Workload) -> Iterator[Change[TrainedChoice]]:
     """Number formats that the devices multiply, kernels and launches; adapters of a fine-tune."""
     rates = cluster.accelerator.peak_flop_per_s
     for name, recipe in PRECISIONS.items():
         if name != job.precision and recipe.compute in rates and recipe.compute not in ("fp32", "tf32"):
             quality = _FORMATS.get(name, UNSEEN)
-            yield Lever(slot="precision", workload={"precision": name}, what=_HELP["precision"], quality=quality)
+            yield _lever("precision", _HELP["precision"], workload={"precision": name}, quality=quality)
     if job.attention_kernel == "unfused":
-        yield Lever(slot="attention_kernel", workload={"attention_kernel": "flash"}, what=_HELP["attention_kernel"])
+        yield _lever("attention_kernel", _HELP["attention_kernel"], workload={"attention_kernel": "flash"})
     for way in ("compiled", "graph"):
         if way != job.execution:
-            yield Lever(slot="execution", workload={"execution": way}, what=_HELP["execution"])
+            yield _lever("execution", _HELP["execution"], workload={"execution": way})
     if not job.fused_optimizer:
-        yield Lever(slot="fused_optimizer", workload={"fused_optimizer": True}, what=_HELP["fused_optimizer"])
+        yield _lever("fused_optimizer", _HELP["fused_optimizer"], workload={"fused_optimizer": True})
     smaller: Mapping[Task, tuple[Task, ...]] = {Task.FULL: (Task.LORA, Task.QLORA), Task.LORA: (Task.QLORA,)}
     for task in smaller.get(job.task, ()):
-        yield Lever(slot="task", workload={"task": task}, what=_TUNED, quality=_ADAPTED)
+        yield _lever("task", _TUNED, workload={"task": task}, quality=_ADAPTED)

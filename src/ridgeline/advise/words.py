@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
-from ridgeline.advise.cases import Change
+from ridgeline.advise.cases import Change, S
 from ridgeline.advise.serving_levers import ServedChoice
+from ridgeline.advise.training_levers import TrainedChoice, levered
 from ridgeline.errors import PlanError
-from ridgeline.facts.records import Fact
 from ridgeline.plan.deployment import Deployment
-from ridgeline.plan.plan import Plan
 from ridgeline.scenario.fields import SERVING_FAMILIES, WORDS, WORKLOAD_FIELDS
 from ridgeline.seams.registry import families, listed, names, technique
 from ridgeline.seams.schedule import PipelineSchedule
@@ -19,68 +18,6 @@ from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import Technique
 
 _OF_WORKLOAD = frozenset(field.name for field in WORKLOAD_FIELDS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TechniqueChange:
-    """One text of a technique as a change of a training plan."""
-
-    one: Technique
-    refused: str = ""
-    chunks: int | None = None
-    usual_chunks: int = 1  # of the plan that it is put on
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """The technique's key."""
-        return self.one.key
-
-    @property
-    def slot(self) -> str:
-        """What of it a stack has once: its family, or itself where several of a family go together."""
-        return self.one.family if self.one.exclusive else self.one.key
-
-    @property
-    def what(self) -> str:
-        """What it does, in a line."""
-        return self.one.summary()
-
-    @property
-    def quality(self) -> Fact | None:
-        """What it costs in accuracy."""
-        return self.one.quality
-
-    @property
-    def export(self) -> Mapping[str, str]:
-        """How programs call it."""
-        return self.one.export
-
-    @property
-    def words(self) -> str:
-        """How a person writes it on a command line."""
-        word = WORDS.get(self.one.family, "technique")
-        chunks = "" if self.chunks in (None, self.usual_chunks) else f" --chunks {self.chunks}"
-        text = f"'{self.one.text}'" if "(" in self.one.text else self.one.text
-        return f"--{word.replace('_', '-')} {text}{chunks}"
-
-    @property
-    def workload_changes(self) -> dict[str, Any]:
-        """Fields of the workload that it changes."""
-        word = WORDS.get(self.one.family, "")
-        return {word: self.one.text} if word in _OF_WORKLOAD else {}
-
-    def plan_changes(self, plan: Plan) -> dict[str, Any]:
-        """Fields of a plan that it changes; one that has no word of its own is added to those that are applied."""
-        word = WORDS.get(self.one.family, "")
-        if word in _OF_WORKLOAD:
-            return {}
-        if word:
-            changes: dict[str, Any] = {word: self.one.text}
-            changes |= {"recompute_layers": None} if word == "recompute" else {}
-            return changes if self.chunks is None else {**changes, "chunks": self.chunks}
-        others = [text for text in plan.technique if text.partition("(")[0] != self.one.key]
-        return {"technique": (*others, self.one.text)}
 
 
 def every_technique(kind: str) -> Iterator[Technique]:
@@ -95,39 +32,56 @@ def every_technique(kind: str) -> Iterator[Technique]:
                 yield one
 
 
-def training_techniques(setting: Setting) -> Iterator[TechniqueChange]:
+def training_techniques(setting: Setting) -> Iterator[Change[TrainedChoice]]:
     """Every technique as changes of a training plan, those that do not apply with the reason."""
     plan = setting.train_plan
     assert plan is not None
-    for one in every_technique(setting.kind):
-        why = one.applies(setting)
-        if why:
-            yield TechniqueChange(one=one, refused=why)
+    for one, why in _asked(setting):
+        if why or not isinstance(one, PipelineSchedule):
+            yield _trained(one, refused=why)
             continue
-        for text in one.axes(setting):
-            made = technique(one.family, text)
-            if not isinstance(made, PipelineSchedule):
-                yield TechniqueChange(one=made)
-                continue
-            most = max(1, len(setting.model.graph.layers) // plan.pp)
-            for chunks in made.chunk_counts(plan.pp, most):
-                yield TechniqueChange(one=made, chunks=chunks, usual_chunks=plan.chunks)
+        for chunks in one.chunk_counts(plan.pp, max(1, len(setting.model.graph.layers) // plan.pp)):
+            yield _trained(one, {"chunks": chunks}, "" if chunks == plan.chunks else f" --chunks {chunks}")
 
 
 def serving_techniques(setting: Setting) -> Iterator[Change[ServedChoice]]:
     """Every technique as changes of deployments, those that do not apply with the reason."""
+    yield from (_served(one, refused=why) for one, why in _asked(setting))
+
+
+def _asked(setting: Setting) -> Iterator[tuple[Technique, str]]:
+    """Every technique with parameters worth trying, or once with why it does not apply."""
     for one in every_technique(setting.kind):
-        why = one.applies(setting)
-        if why:
-            yield _served(one, refused=why)
+        if why := one.applies(setting):
+            yield one, why
             continue
-        for text in one.axes(setting):
-            yield _served(technique(one.family, text))
+        yield from ((technique(one.family, text), "") for text in one.axes(setting))
 
 
-def _same(one: Technique, other: Technique) -> bool:
-    """Whether a technique takes the place of another: of an exclusive family, or of one key."""
-    return one.family == other.family if other.exclusive else one.key == other.key
+def _change(one: Technique, word: str, put: Callable[[S], S], *, refused: str, more: str = "") -> Change[S]:
+    """A technique named by a word of the command line; a stack has one of an exclusive family."""
+    text = f"'{one.text}'" if "(" in one.text else one.text
+    return Change(
+        words=f"--{word.replace('_', '-')} {text}{more}", slot=one.family if one.exclusive else one.key,
+        what=one.summary(), key=one.key, quality=one.quality, export=one.export, refused=refused, put=put,
+    )  # fmt: skip
+
+
+def _trained(
+    one: Technique, chunks: Mapping[str, int] = MappingProxyType({}), more: str = "", *, refused: str = ""
+) -> Change[TrainedChoice]:
+    """A technique put on a plan or its workload: by its own word, or among those that are applied."""
+    word = WORDS.get(one.family, "")
+
+    def put(on: TrainedChoice) -> TrainedChoice:
+        if word in _OF_WORKLOAD:
+            return levered({}, {word: one.text}, on)
+        if word:
+            return levered({word: one.text, **({"recompute_layers": None} if word == "recompute" else chunks)}, {}, on)
+        others = (text for text in on.plan.technique if text.partition("(")[0] != one.key)
+        return levered({"technique": (*others, one.text)}, {}, on)
+
+    return _change(one, word or "technique", put, refused=refused, more=more)
 
 
 def _served(one: Technique, refused: str = "") -> Change[ServedChoice]:
@@ -137,9 +91,9 @@ def _served(one: Technique, refused: str = "") -> Change[ServedChoice]:
     def beside(each: Deployment) -> tuple[str, ...]:
         return (*(text for text in each.technique if not _same(listed(text), one)), one.text)
 
-    word = SERVING_FAMILIES.get(one.family, "technique")
-    text = f"'{one.text}'" if "(" in one.text else one.text
-    return Change(
-        words=f"--{word} {text}", slot=one.family if one.exclusive else one.key, what=one.summary(), key=one.key,
-        quality=one.quality, export=one.export, refused=refused, put=put,
-    )  # fmt: skip
+    return _change(one, SERVING_FAMILIES.get(one.family, "technique"), put, refused=refused)
+
+
+def _same(one: Technique, other: Technique) -> bool:
+    """Whether a technique takes the place of another: of an exclusive family, or of one key."""
+    return one.family == other.family if other.exclusive else one.key == other.key
