@@ -157,7 +157,7 @@ def _refuse_duration(tasks: TaskGraph, duration_s: NDArray[np.float64]) -> None:
 def _refuse_circle(tasks: TaskGraph, end_s: NDArray[np.float64], done: int) -> None:
     """Follow unfinished tasks backward until one repeats: it lies on the circle."""
     stuck = int(np.flatnonzero(end_s < 0.0)[0])
-    previous = _previous_in_stream(tasks.stream)
+    previous = tasks.previous
     seen: set[int] = set()
     while stuck not in seen:
         seen.add(stuck)
@@ -168,12 +168,3 @@ def _refuse_circle(tasks: TaskGraph, end_s: NDArray[np.float64], done: int) -> N
         f"timeline: {tasks.tasks - done} of {tasks.tasks} tasks wait for each other in a circle; one of them is"
         f" {task_name(tasks, stuck)}; list its stream's tasks after those they wait for"
     )
-
-
-def _previous_in_stream(stream: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The task before each one in its stream, -1 for the first."""
-    by_stream = np.argsort(stream, kind="stable")
-    previous = np.full(stream.shape[0], -1, dtype=np.int64)
-    same = stream[by_stream[1:]] == stream[by_stream[:-1]]
-    previous[by_stream[1:][same]] = by_stream[:-1][same]
-    return previous

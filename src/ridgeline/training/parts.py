@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.price import PARTS, BlockCost, PhaseCost
-from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.tasks import TaskGraph, dependency_rows
 from ridgeline.lower.work import Number
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD
 from ridgeline.training.stage_times import StageLayers, StageTimes
@@ -130,7 +130,7 @@ def by_resource(tasks: TaskGraph, tables: dict[str, PartTable]) -> TaskGraph:
     streams, names, devices = [tasks.stream], list(tasks.stream_names), list(tasks.stream_device)
     durations = [tasks.duration_s - parts.sum(axis=0)]
     last = np.arange(tasks.tasks)
-    waiting, awaited = [np.repeat(np.arange(tasks.tasks), np.diff(tasks.dep_start))], [tasks.dep]
+    waiting, awaited = [tasks.waiting], [tasks.dep]
     owners = [np.arange(tasks.tasks)]
     count = tasks.tasks
     for seconds, title in zip(parts, ("link", "host"), strict=True):
@@ -149,17 +149,16 @@ def by_resource(tasks: TaskGraph, tables: dict[str, PartTable]) -> TaskGraph:
         owners.append(chosen)
         count += chosen.size
     owner = np.concatenate(owners)
-    before = _previous(tasks.stream)
+    before = tasks.previous
     cut = np.flatnonzero((before >= 0) & (last[np.maximum(before, 0)] != before))
-    waits = np.concatenate((*waiting, cut))
     old = np.concatenate((last[awaited[0]], *awaited[1:], last[before[cut]]))
-    order = np.argsort(waits, kind="stable")
+    dep_start, dep = dependency_rows(np.concatenate((*waiting, cut)), old, count)
     return replace(
         tasks,
         duration_s=np.concatenate(durations),
         stream=np.concatenate(streams),
-        dep_start=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=count)))).astype(np.int64),
-        dep=old[order].astype(np.int64),
+        dep_start=dep_start,
+        dep=dep,
         stream_names=tuple(names),
         stream_device=tuple(devices),
         kind=tasks.kind[owner],
@@ -180,12 +179,3 @@ def _shares(tables: dict[str, PartTable], parts: tuple[str, ...]) -> Floats:
 
     whole = phases(tuple(tables))
     return np.divide(phases(parts), whole, out=np.zeros_like(whole), where=whole > 0)
-
-
-def _previous(stream: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The task before each one in its stream, -1 for the first [1]."""
-    order = np.argsort(stream, kind="stable")
-    before = np.full(stream.size, -1, dtype=np.int64)
-    same = stream[order][1:] == stream[order][:-1]
-    before[order[1:][same]] = order[:-1][same]
-    return before

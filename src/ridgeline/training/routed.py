@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.tasks import TaskGraph, listed_rows
 from ridgeline.seams.schedule import BACKWARD, FORWARD, SHARED_FORWARD, NodeGrid
 from ridgeline.timeline.ways import visited, walked
 from ridgeline.training.pipeline import SEND_BACKWARD, SEND_FORWARD
@@ -52,12 +52,12 @@ def routed_tasks(
     names += [f"link {pair // nodes}>{pair % nodes}" for pair in pairs.tolist()]
     streams = (node[order], nodes + link, nodes + pairs.size + np.arange(stages), first)
     sent_kind = np.where(kind[sends] == 0, SEND_FORWARD, SEND_BACKWARD)
-    batch = np.arange(count) // each
+    batch, (dep_start, dep) = np.arange(count) // each, listed_rows(waits)
     return TaskGraph(
         duration_s=np.concatenate((taken[order], grid.send_s[node[sends], target[sends]], reduce_s, update_s)),
         stream=np.concatenate(streams).astype(np.int32),
-        dep_start=np.concatenate(([0], np.cumsum([len(one) for one in waits]))).astype(np.int64),
-        dep=np.array([one for row in waits for one in row], dtype=np.int64),
+        dep_start=dep_start,
+        dep=dep,
         stream_names=(*names, *(f"data link {stage}" for stage in range(stages))),
         stream_device=(*range(nodes), *(pairs // nodes).tolist(), *first),
         kind=np.concatenate((_KINDS[kind[order]], sent_kind, [REDUCE] * stages, [UPDATE] * stages)).astype(np.int16),

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.tasks import TaskGraph, dependency_rows
 from ridgeline.seams.schedule import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -198,10 +198,8 @@ def _extended(
 ) -> TaskGraph:  # fmt: skip
     """The tasks with so many more on new streams, and with more to wait for."""
     each = seconds.size // len(names)
-    waiting = np.concatenate((np.repeat(np.arange(base.tasks), np.diff(base.dep_start)), waits[0]))
-    awaited = np.concatenate((base.dep, waits[1]))
-    by_task = np.argsort(waiting, kind="stable")
-    total = base.tasks + seconds.size
+    waiting, awaited = np.concatenate((base.waiting, waits[0])), np.concatenate((base.dep, waits[1]))
+    dep_start, dep = dependency_rows(waiting, awaited, base.tasks + seconds.size)
     kinds = np.where(np.arange(seconds.size) < each, SPREAD, BARRIER)
     none = np.zeros(seconds.size)
     return replace(
@@ -210,8 +208,8 @@ def _extended(
         stream=np.concatenate((base.stream, np.repeat(np.arange(len(names)), each) + len(base.stream_names))).astype(
             np.int32
         ),
-        dep_start=np.concatenate(([0], np.cumsum(np.bincount(waiting, minlength=total)))).astype(np.int64),
-        dep=awaited[by_task].astype(np.int64),
+        dep_start=dep_start,
+        dep=dep,
         stream_names=base.stream_names + names,
         stream_device=base.stream_device + (device,) * len(names),
         kind=np.concatenate((base.kind, kinds)).astype(np.int16),

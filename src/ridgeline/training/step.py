@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.tasks import TaskGraph, dependency_rows
 from ridgeline.lower.work import Number
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Durations, Order
@@ -139,7 +139,7 @@ class _StepBuilder:
         pieces = np.ones(base.tasks)
         pieces[: self.compute] = self.times.pieces[self.stage, self.chunk]
         duration = self._slowed()[owner] * _share(place, parts[owner], pieces[owner])
-        waits = [(head[np.repeat(np.arange(base.tasks), np.diff(base.dep_start))], tail[base.dep])]
+        waits = [(head[base.waiting], tail[base.dep])]
         extra = _Extra(first=owner.size, stream=len(base.stream_names))
         self._exchanges(extra, waits, head, tail)
         self._update(extra, waits, head, tail)
@@ -245,16 +245,13 @@ class _StepBuilder:
         base = self.base
         for task, seconds in extra.inlined:
             duration[task] += seconds
-        waiting = np.concatenate([pair[0] for pair in waits])
-        awaited = np.concatenate([pair[1] for pair in waits])
-        by_task = np.argsort(waiting, kind="stable")
-        total = owner.size + len(extra.seconds)
-        dep_start = np.concatenate(([0], np.cumsum(np.bincount(waiting, minlength=total))))
+        waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
+        dep_start, dep = dependency_rows(waiting, awaited, owner.size + len(extra.seconds))
         return TaskGraph(
             duration_s=np.concatenate((duration, np.asarray(extra.seconds, dtype=np.float64))),
             stream=np.concatenate((base.stream[owner], np.asarray(extra.streams, dtype=np.int32))),
-            dep_start=dep_start.astype(np.int64),
-            dep=awaited[by_task].astype(np.int64),
+            dep_start=dep_start,
+            dep=dep,
             stream_names=base.stream_names + tuple(f"{name} {s}" for name, s in extra.links),
             stream_device=base.stream_device + tuple(s for _, s in extra.links),
             kind=np.concatenate((base.kind[owner], np.asarray(extra.kinds, dtype=np.int16))),

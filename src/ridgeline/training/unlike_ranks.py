@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ridgeline.errors import PlanError
-from ridgeline.lower.tasks import TaskGraph
+from ridgeline.lower.tasks import TaskGraph, listed_rows
 from ridgeline.plan.rules import MOST_TASKS
 from ridgeline.training.exchanges import SLOWDOWN, ShardExchange
 
@@ -145,12 +145,12 @@ def _pass(step: UnlikeStep, tasks: _Tasks, done: list[list[int]], number: int, *
 
 
 def _graph(step: UnlikeStep, tasks: _Tasks) -> TaskGraph:
-    counts = np.array([len(one) for one in tasks.waits])
+    dep_start, dep = listed_rows(tasks.waits)
     return TaskGraph(
         duration_s=np.array(tasks.seconds),
         stream=np.array(tasks.streams, dtype=np.int32),
-        dep_start=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        dep=np.array([task for one in tasks.waits for task in one], dtype=np.int64),
+        dep_start=dep_start,
+        dep=dep,
         stream_names=(*(one.name for one in step.ranks), "links"),
         stream_device=tuple(range(len(step.ranks) + 1)),
         kind=np.array(tasks.kinds, dtype=np.int16),
