@@ -28,7 +28,7 @@ from ridgeline.search.expert_service import AFFINITY, BALANCED, LINEAR, Loads, p
 from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import decode_parts, measure
 from ridgeline.serving.replay import replay_tables
-from ridgeline.serving.shelf import Shelf
+from ridgeline.serving.step_pieces import Shelf
 from ridgeline.serving.traffic.traffic import traffic
 
 PAGE = Path(__file__).with_suffix("").with_name("claims.md")

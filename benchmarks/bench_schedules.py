@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.seams.schedule import Order
-from ridgeline.timeline.profile import busy_s
-from ridgeline.timeline.simulate import Timeline, simulate
+from ridgeline.timeline.simulate import Timeline, busy_s, simulate
 from ridgeline.training.bounds import uneven_bound_s
 from ridgeline.training.pipeline import order, pipeline_schedule, pipeline_tasks
 

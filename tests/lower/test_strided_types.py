@@ -9,7 +9,7 @@ from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.lower.strided import StridedType, subarray
 from ridgeline.predict.operator import operator_cost
-from ridgeline.predict.strided import strided_type
+from ridgeline.predict.operator_mechanisms import strided_type
 from ridgeline.seams.registry import technique
 from ridgeline.seams.strided import StridedRates
 from ridgeline.techniques.strided_transfers.tempi import Tempi

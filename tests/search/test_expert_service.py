@@ -23,8 +23,8 @@ from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.serving import Placement, of
 from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
 from ridgeline.search.serving_space import ServingSpace, deployments
+from ridgeline.serving.attention_ffn import even_imbalance
 from ridgeline.serving.engine import engine
-from ridgeline.serving.expert_placement import even_imbalance
 from ridgeline.serving.step import StepTables
 
 SKEWED = np.array([[30.0, 20, 12, 10, 9, 8, 6, 5]])  # 100 on 8 experts

@@ -16,8 +16,8 @@ from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import AIMS, ServingSpace
 from ridgeline.serving.metrics import ATTAINED, Objective
 from ridgeline.serving.traffic.arrivals import poisson
+from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Uniform
-from ridgeline.serving.traffic.synthetic import synthetic
 
 MODEL, WHERE = load("llama-3.1-8b"), cluster("4xH100-SXM")
 TRAFFIC = synthetic(poisson(10, requests=200, seed=1), Uniform(low=500, high=1500), Uniform(low=50, high=150))

@@ -26,8 +26,8 @@ from ridgeline.serving.engine import engine
 from ridgeline.serving.metrics import ATTAINED, Metrics, Objective, measure
 from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.arrivals import poisson
+from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Uniform
-from ridgeline.serving.traffic.synthetic import synthetic
 from ridgeline.serving.traffic.traffic import Traffic
 
 MODEL, SPARSE = load("llama-3.1-8b"), load("mixtral-8x7b")

@@ -28,7 +28,7 @@ from ridgeline.serving.clock import (
     run,
     tally,
 )
-from ridgeline.serving.tables import end_to_end
+from ridgeline.serving.rule import end_to_end
 
 SEEDS = st.integers(0, 2**32)
 RUNNING = 10.0

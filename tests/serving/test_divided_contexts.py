@@ -23,8 +23,8 @@ from ridgeline.scenario.serving_words import deployed
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.traffic.asked import closed_loop
 from ridgeline.serving.traffic.lengths import Fixed
-from ridgeline.serving.traffic.synthetic import closed_loop
 
 LLAMA, DEEPSEEK = load("llama-3.1-8b"), load("deepseek-v3")
 NODE = machine(cluster("8xH200"))

@@ -208,8 +208,8 @@ def test_prompts_come_sooner_than_in_turns_and_answers_do_not_stall() -> None:
     """One device, prompts of 4,000 tokens beside answers of 300: TTFT falls, and so does the longest gap."""
     from ridgeline.serving.metrics import measure
     from ridgeline.serving.traffic.arrivals import poisson
+    from ridgeline.serving.traffic.asked import synthetic
     from ridgeline.serving.traffic.lengths import Fixed
-    from ridgeline.serving.traffic.synthetic import synthetic
 
     where, asked = (
         machine(cluster("1xA100-SXM-80GB")),

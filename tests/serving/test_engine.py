@@ -26,12 +26,11 @@ from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
 from ridgeline.serving.engine import Engine, engine, formats_of
 from ridgeline.serving.replay import replay_tables
-from ridgeline.serving.rule import copies_sent, pool_role
+from ridgeline.serving.rule import copies_sent, pool_role, times_of
 from ridgeline.serving.step import StepTables
-from ridgeline.serving.tables import times_of
 from ridgeline.serving.traffic.arrivals import burst
+from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Fixed
-from ridgeline.serving.traffic.synthetic import synthetic
 
 LLAMA = load("llama-3.1-8b")
 EIGHT = machine(cluster("8xH100-SXM"))

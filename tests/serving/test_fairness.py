@@ -17,7 +17,7 @@ from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.fairness import PROMPT_WEIGHT, TOKEN_WEIGHT
 from ridgeline.serving.replay import Replay
-from ridgeline.serving.shares import client_shares, priority_shares
+from ridgeline.serving.sampling import client_shares, priority_shares
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 Replays = Callable[..., Replay]

@@ -14,9 +14,16 @@ from ridgeline.facts.cpus import cpu
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid import decode, prefill
-from ridgeline.serving.hybrid_habits import Habits, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod, popularity, use_share
+from ridgeline.serving.hybrid_placement import (
+    DeviceOrder,
+    Habits,
+    HostPlacement,
+    OffloadMethod,
+    habits_of,
+    popularity,
+    use_share,
+)
 
 HOST = Processors(cpu=cpu("Xeon Gold 6454S"), sockets=1, cores=32, memory_bytes_per_s=307.2e9, memory_bytes=512e9)
 LINK = 31e9 * 0.88  # PCIe 4.0 of sixteen lanes, as a 4090 has, at the share that long copies reach [byte/s]

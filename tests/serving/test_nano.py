@@ -24,8 +24,8 @@ from ridgeline.serving.nano import overlapped_s, shares, side_by_side, sorted_ou
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.arrivals import burst
+from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Fixed
-from ridgeline.serving.traffic.synthetic import synthetic
 
 Replays = Callable[..., Replay]
 TIMES = st.floats(0.0, 10.0)

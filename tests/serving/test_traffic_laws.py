@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ridgeline.errors import WorkloadError
 from ridgeline.facts.traces import LEVELS, WINDOW_S, client_mix
 from ridgeline.serving.traffic import arrivals
-from ridgeline.serving.traffic.asked import asked_traffic
+from ridgeline.serving.traffic.asked import asked_traffic, closed_loop, resampled, synthetic
 from ridgeline.serving.traffic.lengths import (
     Empirical,
     Fixed,
@@ -28,7 +28,6 @@ from ridgeline.serving.traffic.lengths import (
 from ridgeline.serving.traffic.mixes import from_mix, servegen
 from ridgeline.serving.traffic.named import named_traffic
 from ridgeline.serving.traffic.summary import summarize
-from ridgeline.serving.traffic.synthetic import closed_loop, resampled, synthetic
 
 RATES = st.floats(0.01, 1000)
 CVS = st.floats(0.2, 3.0)

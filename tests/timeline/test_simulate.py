@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import PlanError
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.timeline.profile import busy_s
-from ridgeline.timeline.simulate import simulate
+from ridgeline.timeline.simulate import busy_s, simulate
 
 
 def graph(

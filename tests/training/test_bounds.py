@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.seams.registry import names
-from ridgeline.timeline.profile import busy_s
-from ridgeline.timeline.simulate import simulate
+from ridgeline.timeline.simulate import busy_s, simulate
 from ridgeline.training.bounds import uneven_bound_s
 from ridgeline.training.pipeline import durations_of, order, pipeline_schedule, pipeline_tasks
 

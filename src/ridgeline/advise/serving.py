@@ -38,8 +38,8 @@ from ridgeline.serving.metrics import (
     prefill_parts,
 )
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
-from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.step_pieces import Shelf
 from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic

@@ -12,8 +12,8 @@ from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.fits import ENGINES
 from ridgeline.predict.operator import operator_cost, usual_format
+from ridgeline.predict.operator_mechanisms import BLOCKED
 from ridgeline.predict.operator_shapes import KINDS, LINKED
-from ridgeline.predict.strided import BLOCKED
 from ridgeline.report.blocks import Line
 from ridgeline.report.operator import OperatorCost, operator_blocks
 from ridgeline.units import time_text

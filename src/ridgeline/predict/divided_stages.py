@@ -1,19 +1,24 @@
-"""Layers of each pipeline stage where a technique divides them: by the speed and the memory of the stages."""
+"""Stages on nodes and devices unlike each other: times in the order of nodes, and layers by speed and memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from ridgeline.cost.machine import Machine
 from ridgeline.errors import PlanError
 from ridgeline.plan.plan import Plan
 from ridgeline.predict.predictor import Predictor
+from ridgeline.seams.loss import cross_entropy
 from ridgeline.seams.registry import PARTITIONS, family_of, of_family
 from ridgeline.seams.stage_partition import Floats, Integers, StagePartition, StagePartitionProblem
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.pipeline import pipeline_schedule
-from ridgeline.training.unlike_links import over_link, stage_ring
+from ridgeline.training.stage_times import StageLayers, StageTimes
+from ridgeline.training.stages import StageModel
+from ridgeline.training.unlike_links import LinkTimes, over_link, stage_ring
 
 
 def undivided(plan: Plan) -> Plan:
@@ -88,3 +93,29 @@ def speeds_over_links(predictor: Predictor, plan: Plan) -> Floats:
             known[link] = Predictor(predictor.model, alike, predictor.workload, resolved=machine).bound_s(plan)
         found.append(1.0 / known[link])
     return np.array(found)
+
+
+def ordered_times(
+    predictor: Predictor, plan: Plan, held: StageLayers, timed: Callable[[StageModel, StageLayers], StageTimes]
+) -> StageTimes:
+    """Times of all stages [s]; `timed` prices them on one machine. The order is found once for each plan."""
+    stages = predictor.stages
+    crosses = max(plan.tp * plan.cp, plan.ep * plan.etp) > predictor.machine.tiers[0].size  # layers' exchanges too
+
+    def seen(machine: Machine) -> StageTimes:
+        if not crosses:
+            return timed(stages.on(machine), held)
+        there = StageModel(predictor.model, machine, predictor.workload)
+        cost = there.price(held.cost.layout, [plan.recompute])
+        return timed(there, replace(held, cost=cost.with_logits(cross_entropy(plan.loss).logits_again())))
+
+    def send(machine: Machine, stride: float) -> float:
+        return float(np.asarray(stages.on(machine).send_seconds(held.cost.layout, stride)))
+
+    links = LinkTimes(
+        plan=plan, schedule=pipeline_schedule(plan.schedule), machine=predictor.machine, base=timed(stages, held),
+        timed=seen, micro_batches=plan.micro_batches(predictor.workload.global_batch), send=send,
+    )  # fmt: skip
+    if plan not in predictor.orders:
+        predictor.orders[plan] = tuple(links.order().tolist())
+    return links.times(np.array(predictor.orders[plan]))

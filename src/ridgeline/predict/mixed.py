@@ -13,8 +13,7 @@ from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict.explain import explain
-from ridgeline.predict.mixed_ranks import UnlikeRanks
-from ridgeline.predict.mixed_stages import MixedPredictor, refuse_unmodelled
+from ridgeline.predict.mixed_stages import MixedPredictor, UnlikeRanks, refuse_unmodelled
 from ridgeline.predict.predictor import Predictor
 from ridgeline.report.mixed import DeviceUse, MixedReport
 from ridgeline.seams.device_shares import DeviceShares

@@ -19,11 +19,9 @@ from ridgeline.report.offloaded import OffloadReport, Spent
 from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid import decode, prefill
-from ridgeline.serving.hybrid_band import band
-from ridgeline.serving.hybrid_habits import HABITS, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod
-from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.serving.hybrid_placement import HABITS, DeviceOrder, HostPlacement, OffloadMethod, habits_of
+from ridgeline.serving.hybrid_sides import HybridParts, band
 from ridgeline.serving.streamed_costs import GPU, WEIGHTS
 from ridgeline.serving.streamed_fill import filled
 from ridgeline.serving.streamed_machine import attention_of, differs, job_of, machine_of

@@ -18,9 +18,8 @@ from ridgeline.errors import DomainError, PlanError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.graph.workload import instead, without_rate
-from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, host_cost
+from ridgeline.predict.operator_mechanisms import BLOCKED, COPIES, LAUNCHES, host_cost, strided_cost
 from ridgeline.predict.operator_shapes import COLLECTIVES, LINKED, Options, buffer_bytes, dimensions, operator
-from ridgeline.predict.strided import BLOCKED, strided_cost
 from ridgeline.report.operator import OperatorCost
 from ridgeline.seams.registry import family_of, names
 from ridgeline.seams.routes import ROUTES

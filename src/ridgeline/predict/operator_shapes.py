@@ -16,8 +16,7 @@ from ridgeline.cost.questions import Asked, Worked
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import InputError, UnitError
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Phase, Stream
-from ridgeline.predict.operator_mechanisms import COPIES, LAUNCHES, convolved, lightning, state_space
-from ridgeline.predict.strided import BLOCKED
+from ridgeline.predict.operator_mechanisms import BLOCKED, COPIES, LAUNCHES, convolved, lightning, state_space
 from ridgeline.units import parse, parse_count, whole_number
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)

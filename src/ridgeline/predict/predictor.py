@@ -127,7 +127,7 @@ class Predictor:
         )  # fmt: skip
         times = timed(self.stages, held)
         if self.cluster.links is not None:
-            from ridgeline.predict.ordered_nodes import ordered_times
+            from ridgeline.predict.divided_stages import ordered_times
 
             times = ordered_times(self, plan, held, timed)
         if means(plan, "offload_activations") and not self.on_lanes(plan):

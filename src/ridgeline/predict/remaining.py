@@ -17,8 +17,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.predict.predictor import Predictor
 from ridgeline.seams.checkpoint import Remaining
 from ridgeline.seams.registry import STRATEGIES, of_family
-from ridgeline.timeline.profile import busy_s
-from ridgeline.timeline.simulate import simulate
+from ridgeline.timeline.simulate import busy_s, simulate
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import StageTimes
 from ridgeline.training.step import step_tasks

@@ -23,8 +23,7 @@ from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.predict.operator_mechanisms import host_cost
 from ridgeline.predict.predictor import Predictor
-from ridgeline.predict.sampling_memory import pipeline_memory
-from ridgeline.predict.sampling_steps import least_seconds, step_price, steps_of, stretch_price
+from ridgeline.predict.sampling_steps import least_seconds, pipeline_memory, step_price, steps_of, stretch_price
 from ridgeline.predict.step_interval import step_interval
 
 PLAIN = "bf16"  # format of encoders and decoders

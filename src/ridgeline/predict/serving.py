@@ -23,9 +23,8 @@ from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
 from ridgeline.seams.serving import KVEviction, Placement, Queue, Urgency, of
-from ridgeline.serving.blocks import cut_blocks
 from ridgeline.serving.ends import replay_ends
-from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.engine import Engine, Policies, cut_blocks, engine
 from ridgeline.serving.fleet_events import FleetEvents
 from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.metrics import (
@@ -38,8 +37,7 @@ from ridgeline.serving.metrics import (
     prefill_parts,
 )
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
-from ridgeline.serving.sampling import sampling
-from ridgeline.serving.shares import RequestShare, client_shares, priority_shares
+from ridgeline.serving.sampling import RequestShare, client_shares, priority_shares, sampling
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 

@@ -21,8 +21,7 @@ from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
 from ridgeline.serving.metrics import Band, Metrics, Objective
 from ridgeline.serving.replay import Replay
-from ridgeline.serving.sampling import SamplingBands, widened, widened_share
-from ridgeline.serving.shares import RequestShare
+from ridgeline.serving.sampling import RequestShare, SamplingBands, widened, widened_share
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _SERIES_ROWS = 12  # stretches of time shown

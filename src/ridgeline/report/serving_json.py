@@ -11,8 +11,7 @@ from ridgeline.report.evidence import steps_as_dict
 from ridgeline.report.serving import ServingReport, because
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.serving.metrics import Metrics
-from ridgeline.serving.sampling import SECTIONS, SamplingBands
-from ridgeline.serving.shares import RequestShare
+from ridgeline.serving.sampling import SECTIONS, RequestShare, SamplingBands
 
 
 def _latencies(record: Metrics | SamplingBands | RequestShare, *kinds: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from ridgeline.predict.offloaded import Offload as Asked
 from ridgeline.predict.offloaded import hybrid_of
 from ridgeline.programs import Draft, Floats, Whole, gap
 from ridgeline.report.offloaded import PolicyReport
-from ridgeline.serving.hybrid_band import band
+from ridgeline.serving.hybrid_sides import band
 from ridgeline.serving.streamed_costs import (
     CACHE,
     DISK,

@@ -35,8 +35,8 @@ from ridgeline.serving.state import Array, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.arrivals import burst, poisson
+from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Fixed
-from ridgeline.serving.traffic.synthetic import synthetic
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.units import whole_number
 

@@ -17,12 +17,11 @@ from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.serving_search import Candidate
 from ridgeline.scenario.serving_words import replaced
-from ridgeline.serving.blocks import cut_blocks
-from ridgeline.serving.engine import Engine, Policies, engine
+from ridgeline.serving.engine import Engine, Policies, cut_blocks, engine
 from ridgeline.serving.metrics import Objective, decode_band, measure, prefill_band
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
-from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.step import StepTables
+from ridgeline.serving.step_pieces import Shelf
 from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 

@@ -15,7 +15,7 @@ from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Record
 
 Array = NDArray[np.float64]
-Times = Array  # tables of all kinds of instances end to end [s]; a rule says where each begins (`serving.tables`)
+Times = Array  # tables of all kinds of instances end to end [s]; a rule says where each begins (`serving.rule`)
 BINS = 640  # of the histogram of inter-token latencies
 LINES, NO = 4, -np.inf  # an iteration that decodes takes the most of so many lines over attention's time; no line
 Lines = tuple[float, float, float, float, float, float, float, float, float]  # the least, then constants and factors

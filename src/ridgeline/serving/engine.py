@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ridgeline.cost.formats import EXPERTS_ONLY, Formats, form
+from ridgeline.cost.formats import BLOCK, EXPERTS_ONLY, Formats, form
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.errors import PlanError
 from ridgeline.facts.engines import EnginePolicy, EngineUse, ModelTraits, engine_named, engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
+from ridgeline.lower.pieces import Experts
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.deployment_slots import check_techniques, label
@@ -30,15 +31,14 @@ from ridgeline.seams.serving import (
     preemption_of,
     step_tokens,
 )
-from ridgeline.serving.attention_ffn import attention_side, check_experts_fit
+from ridgeline.serving.attention_ffn import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
-from ridgeline.serving.expert_placement import evenly_placed
 from ridgeline.serving.number_formats import computed_formats, format_notes
 from ridgeline.serving.policy_in_force import expert_backend, fusions_of, own_kernels, policy_in_force
 from ridgeline.serving.rule import rule_of
-from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.state import Records
 from ridgeline.serving.step import StepModel, StepTables
+from ridgeline.serving.step_pieces import Shelf
 
 _QUANTIZED = frozenset({"fp8", "nvfp4"})  # formats of checkpoints that also say how the cache is kept
 
@@ -231,3 +231,31 @@ def formats_of(deployment: Deployment) -> Formats:
         feed=feed, attention=form(other).name, cache=form(deployment.kv or "bf16").name, plain=plain, out=out,
         wide="tf32" if deployment.options.tf32 else "fp32",
     )  # fmt: skip
+
+
+def cut_blocks(one: Engine) -> str:
+    """Why an engine would not load a deployment's experts: ranks that cut blocks of weights; '' where it does.
+
+    A block is `formats.BLOCK` weights wide and high and has one scale. Ranks that hold a part of every expert hold
+    inner / cut of its width, which must be a multiple of it; those that hold whole experts cut nothing.
+
+    >>> from ridgeline.cost.machine import machine
+    >>> from ridgeline.facts.clusters import cluster
+    >>> from ridgeline.graph.load import load
+    >>> from ridgeline.plan.deployment import Deployment
+    >>> from ridgeline.serving.engine import engine
+    >>> model, where = load("qwen3-235b-a22b"), machine(cluster("8xH200-SXM"))
+    >>> shapes = [Deployment(tp=tp, ep=ep, weights="fp8_block") for tp, ep in ((4, 1), (8, 1), (8, 8))]
+    >>> [bool(cut_blocks(engine(model, where, one))) for one in shapes]  # experts of 1536: 384, 192, whole
+    [False, True, False]
+    """
+    if not one.policy.whole_blocks or form(one.formats.feed).name != "fp8_block":
+        return ""
+    held = [piece for kind in one.steps.served.kinds for piece in kind.pieces if isinstance(piece, Experts)]
+    ranks = one.deployment.tp * one.deployment.dp
+    if not any(piece.ranks < ranks and piece.inner % BLOCK for piece in held):
+        return ""
+    return (
+        f"{one.policy.name} refuses ranks that cut blocks of {BLOCK} weights of each expert: hold experts whole"
+        " (ep), or divide them over fewer ranks (tp)"
+    )

@@ -23,8 +23,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.capacity import piece_bytes, token_bytes
 from ridgeline.serving.engine import formats_of
-from ridgeline.serving.hybrid_habits import Habits
-from ridgeline.serving.hybrid_placement import HostPlacement, OffloadMethod, use_share
+from ridgeline.serving.hybrid_placement import Habits, HostPlacement, OffloadMethod, use_share
 from ridgeline.units import bytes_text
 
 _REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python

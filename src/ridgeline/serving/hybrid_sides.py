@@ -5,12 +5,14 @@ Shape letters: T tokens, N sequences, C context, E experts, k experts that a tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.answer import interval
 from ridgeline.cost.host import experts_touched, products_s
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
@@ -18,6 +20,7 @@ from ridgeline.cost.served_compressed import hyper_connected
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import Evidence
 from ridgeline.lower.pieces import (
     Core,
     ElementwisePiece,
@@ -210,3 +213,27 @@ def parts(rows: Rows, **named: Array) -> HybridParts:
     zero = np.zeros_like(rows.tokens)
     names = ("device", "host", "link", "sync", "disk", "total")
     return HybridParts(**{name: named.get(name, zero) for name in names})
+
+
+SIDES = ("device", "host", "link", "sync", "disk")
+
+
+@cache
+def spread() -> Mapping[str, tuple[float, float]]:
+    """Times of the parts of an iteration over the prediction: low and high end of an 80 % interval, by side [1]."""
+    host, link, start = (
+        (constant(f"interval.both_sides.{name}.low"), constant(f"interval.both_sides.{name}.high"))
+        for name in ("host", "link", "start")
+    )
+    return {"device": interval(1.0, Evidence.DERIVED), "host": host, "link": link, "sync": start, "disk": start}
+
+
+def band(spent: HybridParts, *, guessed: bool = False) -> tuple[float, float]:
+    """Low and high end of the 80 % interval of a time, over it [1]: of each part by what it takes.
+
+    Squared where the job itself was `guessed`: its processors, its format or what the devices hold.
+    """
+    seconds, ends = {name: float(getattr(spent, name).sum()) for name in SIDES}, spread()
+    whole = sum(seconds.values()) or 1.0
+    low, high = (sum(ends[name][end] * seconds[name] for name in SIDES) / whole for end in (0, 1))
+    return (low * low, high * high) if guessed else (low, high)

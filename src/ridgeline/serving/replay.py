@@ -22,13 +22,11 @@ from ridgeline.serving.fronts import Fronts
 from ridgeline.serving.hooks import fill
 from ridgeline.serving.queues import shortest_first
 from ridgeline.serving.remote_kv import most_held
-from ridgeline.serving.rule import pool_role
+from ridgeline.serving.rule import pool_role, times_of
 from ridgeline.serving.state import Array, Clock, Record, Records, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import FOREVER_S, Stop
-from ridgeline.serving.tables import times_of
-from ridgeline.serving.traffic.clients import clients_of
-from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.serving.traffic.traffic import Traffic, clients_of
 
 # of a rank when nothing is left to do:
 _EMPTY = (

@@ -122,3 +122,48 @@ def _of_rates(found: Replay, metrics: Metrics, order: Whole) -> tuple[float, flo
         half_width(np.diff(cuts) / took, metrics.requests_per_s),
         half_width(tokens / took, metrics.output_tokens_per_s),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestShare:
+    """One group of requests: how many, how many of them ended, tokens of those, and what they waited [s]."""
+
+    name: str
+    requests: int
+    done: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft: Quantiles
+    tpot: Quantiles
+
+
+def client_shares(found: Replay, traffic: Traffic) -> tuple[RequestShare, ...]:
+    """What each client got, the most requests first."""
+    names = traffic.client_names if (traffic.client >= 0).any() else ()
+    owner = traffic.client if names else traffic.session
+    return _shares(found, owner, dict(enumerate(names)), "nobody's")
+
+
+def priority_shares(found: Replay, traffic: Traffic) -> tuple[RequestShare, ...]:
+    """What the requests of each priority got, the most urgent first."""
+    return tuple(sorted(_shares(found, traffic.priority, {}, ""), key=lambda one: int(one.name)))
+
+
+def _shares(found: Replay, groups: Whole, names: dict[int, str], none: str) -> tuple[RequestShare, ...]:
+    shares = []
+    for group in np.unique(groups):
+        mine = groups == group
+        done = mine & found.done
+        gaps = np.where(done & (found.output > 1), found.output - 1, np.nan)
+        shares.append(
+            RequestShare(
+                name=none if none and group < 0 else names.get(int(group), str(group)),
+                requests=int(mine.sum()),
+                done=int(done.sum()),
+                prompt_tokens=int(found.prompt[done].sum()),
+                output_tokens=int(found.output[done].sum()),
+                ttft=quantiles((found.first_s - found.came_s)[done]),
+                tpot=quantiles((found.end_s - found.first_s) / gaps),
+            )
+        )
+    return tuple(sorted(shares, key=lambda one: -one.requests))

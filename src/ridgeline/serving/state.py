@@ -183,7 +183,7 @@ class Clock(NamedTuple):
     ranks: Records  # (G,)
     instances: Records  # (I,)
     rules: Records  # (X,)
-    times: Array  # tables of all kinds of instances end to end [s] (`serving.tables`)
+    times: Array  # tables of all kinds of instances end to end [s] (`serving.rule`)
     coming: Records  # requests that will arrive, a heap
     turns: Whole  # (3, F) whose turn it is in each pool, by each of F front ends
     histogram: Array  # of inter-token latencies

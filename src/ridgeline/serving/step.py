@@ -29,14 +29,12 @@ from ridgeline.lower.pieces import (
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.seams.serving import Adapters, Beams, Disaggregation, KVEviction, NanoBatches, Partition, Placement, of
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
-from ridgeline.serving.attention_ffn import AttentionFFNTables, disaggregated, send_seconds
+from ridgeline.serving.attention_ffn import AttentionFFNTables, disaggregated, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.deferred import hidden, without
-from ridgeline.serving.expert_placement import replicated
 from ridgeline.serving.nano import NanoTables
-from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.split import SplitTables
-from ridgeline.serving.step_pieces import PieceTimes
+from ridgeline.serving.step_pieces import PieceTimes, Shelf
 
 Array = NDArray[np.float64]
 _MANY = 16.0  # prompts side by side, from which what one more takes is read

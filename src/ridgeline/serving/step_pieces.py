@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -14,7 +14,9 @@ from ridgeline.cost.engine_kernels import OwnKernels
 from ridgeline.cost.formats import Formats
 from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.cost.seconds import Seconds, nothing
+from ridgeline.cost.served import MEASURED_SKEW, ServedPrices
 from ridgeline.cost.served_compressed import hyper_connected
+from ridgeline.facts.engine_kernels import by_batch
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import (
     Core,
@@ -35,7 +37,6 @@ from ridgeline.seams.serving import of as chosen
 from ridgeline.serving.adapters import adapter_kernels
 from ridgeline.serving.launches import launches, served_counts
 from ridgeline.serving.nano import sorted_out
-from ridgeline.serving.shelf import Shelf
 from ridgeline.serving.split import memory_only
 
 Array = NDArray[np.float64]
@@ -211,3 +212,42 @@ def _rows_of(piece: Piece) -> str:
     if isinstance(piece, Core | Recurrence):
         return ""
     return piece.rows
+
+
+@dataclass
+class Shelf:
+    """Prices that deployments on one machine, of one or two kinds of devices, share: a piece is asked once on a grid.
+
+    `rungs_used` of shared prices tells what answered any of those deployments.
+    """
+
+    _prices: dict[Hashable, ServedPrices] = field(default_factory=dict)
+    _found: dict[Hashable, Seconds] = field(default_factory=dict)
+
+    def prices(
+        self, machine: Machine, formats: Formats, deployment: Deployment, own: OwnKernels, *, prompts: bool
+    ) -> tuple[Hashable, ServedPrices]:
+        """What prices a deployment in these formats, and the key under which it is known.
+
+        Backends of experts may have other kernels for iterations with `prompts`.
+        """
+        skew = MEASURED_SKEW if deployment.expert_skew is None else deployment.expert_skew
+        skew = skew if chosen(deployment, Placement).imbalance is None else 0.0  # the fullest rank's rows are known
+        kind = machine.cluster.accelerator.name
+        backend, products = deployment.options.expert_backend, deployment.options.product_backend
+        key = (
+            kind, formats, deployment.engine, deployment.version, skew, own, backend, products,
+            prompts and by_batch(backend),
+        )  # fmt: skip
+        if key not in self._prices:
+            self._prices[key] = ServedPrices(
+                machine, formats, engine=deployment.engine, version=deployment.version, skew=skew,
+                own=own.with_products(deployment.engine, products), expert_backend=backend, prompts=prompts,
+            )  # fmt: skip
+        return key, self._prices[key]
+
+    def get(self, key: Hashable, ask: Callable[[], Seconds]) -> Seconds:
+        """The price under a key, asked for where it is not known yet [s]."""
+        if key not in self._found:
+            self._found[key] = ask()
+        return self._found[key]

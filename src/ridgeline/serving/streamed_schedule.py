@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeline.serving.hybrid_band import SIDES
-from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.serving.hybrid_sides import SIDES, HybridParts
 from ridgeline.serving.streamed_costs import (
     CACHE,
     DISK,

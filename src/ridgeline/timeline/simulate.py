@@ -168,3 +168,28 @@ def _refuse_circle(tasks: TaskGraph, end_s: NDArray[np.float64], done: int) -> N
         f"timeline: {tasks.tasks - done} of {tasks.tasks} tasks wait for each other in a circle; one of them is"
         f" {task_name(tasks, stuck)}; list its stream's tasks after those they wait for"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """Time that each stream works, waits until the makespan, and takes from first start to last end [s], (R,)."""
+
+    busy_s: NDArray[np.float64]
+    idle_s: NDArray[np.float64]
+    span_s: NDArray[np.float64]
+
+
+def busy_s(tasks: TaskGraph, timeline: Timeline) -> Busy:
+    """Time that each stream works and waits [s].
+
+    busy = sum of the durations of its tasks; idle = makespan - busy; span = last end - first start. Where steps
+    follow each other without a common barrier, the longest span is the time per step, else the makespan is.
+    """
+    streams = len(tasks.stream_names)
+    busy = np.zeros(streams)
+    np.add.at(busy, tasks.stream, tasks.duration_s)
+    first, last = np.full(streams, np.inf), np.full(streams, -np.inf)
+    np.minimum.at(first, tasks.stream, timeline.start_s)
+    np.maximum.at(last, tasks.stream, timeline.end_s)
+    span = np.where(last >= first, last - first, 0.0)
+    return Busy(busy_s=busy, idle_s=timeline.makespan_s - busy, span_s=span)

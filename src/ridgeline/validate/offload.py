@@ -16,11 +16,9 @@ from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.hybrid import decode, prefill
-from ridgeline.serving.hybrid_band import band
-from ridgeline.serving.hybrid_habits import Habits, habits_of
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod
-from ridgeline.serving.hybrid_sides import HybridParts
+from ridgeline.serving.hybrid_placement import DeviceOrder, Habits, HostPlacement, OffloadMethod, habits_of
+from ridgeline.serving.hybrid_sides import HybridParts, band
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.offload_rows import OffloadedJob, read_offloaded
 from ridgeline.validate.rows import Row

@@ -12,8 +12,8 @@ from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import Metrics, measure
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.traffic.arrivals import burst, poisson
+from ridgeline.serving.traffic.asked import closed_loop, synthetic
 from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, LengthQuantiles, Uniform
-from ridgeline.serving.traffic.synthetic import closed_loop, synthetic
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.validate.serving_rows import ServedJob
 

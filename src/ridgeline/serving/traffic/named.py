@@ -10,8 +10,7 @@ from ridgeline.facts.trace_file import DEFAULT_BLOCK_TOKENS, TraceFile, read_tra
 from ridgeline.facts.traces import shipped, shipped_trace, trace_names
 from ridgeline.serving.traffic.arrivals import SEED
 from ridgeline.serving.traffic.mixes import servegen
-from ridgeline.serving.traffic.sessions import chained
-from ridgeline.serving.traffic.traffic import Traffic, traffic
+from ridgeline.serving.traffic.traffic import Traffic, chained, traffic
 
 MIXES = ("servegen",)
 SESSIONS = ("written", "chained")

@@ -131,8 +131,7 @@ def _table(block: Block, hidden: int, part: str, on: str, batch: int, context: i
     from ridgeline.lower.inference import serve
     from ridgeline.lower.pieces import Core
     from ridgeline.plan.deployment import Deployment
-    from ridgeline.serving.shelf import Shelf
-    from ridgeline.serving.step_pieces import PieceTimes
+    from ridgeline.serving.step_pieces import PieceTimes, Shelf
 
     cuts = [_part(block, part, option, hidden) for option in OPTIONS[part]]
     made = [Block(name=str(number), ops=tuple(ops), boundaries=()) for number, ops in enumerate(cuts)]

@@ -31,7 +31,7 @@ class BorrowedBlocks(RemoteKV):
 
     def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
         """What room costs at an instance `stride` devices away."""
-        from ridgeline.serving.loans import loan_numbers
+        from ridgeline.serving.remote_kv import loan_numbers
         from ridgeline.serving.rule import moving
 
         blocks = instance.capacity.cache_tokens // instance.policy.block_tokens
