@@ -9,8 +9,7 @@ from __future__ import annotations
 import pytest
 from tests.rivals.held_chunks import held_chunks
 
-from ridgeline.timeline.profile import busy_s
-from ridgeline.timeline.simulate import simulate
+from ridgeline.timeline.simulate import busy_s, simulate
 from ridgeline.training.pipeline import order, pipeline_schedule, pipeline_tasks
 
 CHUNKS = {"zb-v": 2, "v-half": 2, "v-min": 2}
