@@ -140,7 +140,8 @@ def _claim(file: Toml, table: Mapping[str, Any], texts: Mapping[str, str], place
     values["answers"] = _answers(file, table, place)
     values["settings"] = _settings(file, table, place)
     words = {word for each in values["answers"].values() for word in shlex.split(each.command)}
-    values["files"] = {name: text for name, text in texts.items() if name in words}
+    named = [re.compile(".*".join(map(re.escape, SLOT.sub("\0", word).split("\0")))) for word in words]
+    values["files"] = {name: text for name, text in texts.items() if any(one.fullmatch(name) for one in named)}
     one = PaperClaim(**values)
     _consistent(file, one, place)
     return one

@@ -17,6 +17,7 @@ from ridgeline.graph.ops import (
     EmbeddingOp,
     GemmOp,
     GroupedGemmOp,
+    NormOp,
     Op,
     Region,
     ResidualOp,
@@ -70,7 +71,10 @@ class SliceGpt(GraphRewrite):
             any(isinstance(op, AttentionOp) for op in block.ops) and not block.encoder
             for block in graph.blocks.values()
         )
-        return "" if plain else "a layer is no decoder's with attention"
+        if not plain:
+            return "a layer is no decoder's with attention"
+        last = any(isinstance(block.ops[-1], NormOp) for block in graph.blocks.values())
+        return "norms follow the residual sum, so that a rotated residual is another model" if last else ""
 
     def width(self, hidden: int) -> int:
         """d of D [1]."""
