@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from itertools import product
 from typing import Any
 
 from ridgeline.claims.arithmetic import names_in
@@ -140,8 +141,9 @@ def _claim(file: Toml, table: Mapping[str, Any], texts: Mapping[str, str], place
     values["answers"] = _answers(file, table, place)
     values["settings"] = _settings(file, table, place)
     words = {word for each in values["answers"].values() for word in shlex.split(each.command)}
-    named = [re.compile(".*".join(map(re.escape, SLOT.sub("\0", word).split("\0")))) for word in words]
-    values["files"] = {name: text for name, text in texts.items() if any(one.fullmatch(name) for one in named)}
+    cases = [dict(zip(values["settings"], case, strict=True)) for case in product(*values["settings"].values())]
+    named = {SLOT.sub(lambda slot: str(case.get(slot[1], "")), word) for word in words for case in cases}  # noqa: B023
+    values["files"] = {name: text for name, text in texts.items() if name in named}
     one = PaperClaim(**values)
     _consistent(file, one, place)
     return one
