@@ -13,8 +13,11 @@ from ridgeline.errors import UnitError
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12} | {
+    name.casefold(): factor for name, factor in _BINARY.items()
+}
 _TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # the commas of 1,024
 _QUANTITY = re.compile(r"^\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*)?$")
 
 
@@ -92,13 +95,13 @@ def whole_number(text: str) -> int | None:
 
 
 def parse_count(text: str | float, *, field: str | None = None) -> int:
-    """A whole number of things [1] from '15T', '1_536', '4.2M' or a number.
+    """A whole number of things [1] from '15T', '1_536', '4.2M', '128Ki', '1,024' or a number; case does not matter.
 
-    >>> parse_count("15T")
-    15000000000000
+    >>> parse_count("15T"), parse_count("128Ki")
+    (15000000000000, 131072)
     """
-    match = _QUANTITY.match(str(text))
-    factor = _COUNT.get((match[2] or "").strip()) if match else None
+    match = _QUANTITY.match(_GROUPED.sub("", str(text)))
+    factor = _COUNT.get((match[2] or "").strip().casefold()) if match else None
     if match is None or factor is None or isinstance(text, bool):
         raise UnitError(f"'{text}' is not a count such as 1536, 4M or 15T", field=field, value=text)
     value = float(match[1].replace("_", "")) * factor

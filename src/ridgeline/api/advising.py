@@ -14,6 +14,7 @@ from ridgeline.api.asking import (
     cluster_words,
     scenario_of,
     serving_scenario_of,
+    take_machine_words,
 )
 from ridgeline.api.flags import read_flags
 from ridgeline.api.placing import with_placement
@@ -32,7 +33,7 @@ _SERVING_WORDS = TRAFFIC_NAMES
 
 def advise(given: SimpleNamespace) -> Answer:
     """Prints advice on a scenario; raises `NoPlanError` where it does not run and nothing tried makes it."""
-    given.words["region"] = given.region
+    take_machine_words(given)
     found = _advice(given)
 
     from ridgeline.report.advice_text import advice_as_dict, advice_blocks, advice_page, waterfall
@@ -68,7 +69,7 @@ def _of_pictures(given: SimpleNamespace) -> Advice:
     from ridgeline.scenario.sampling import read_sampling
 
     measured_only(given.evidence, "a scenario of pictures")
-    tables = {"cluster": cluster_words(given.on, given.words.get("region"))}
+    tables = {"cluster": cluster_words(given.on, given.words)}
     asked = read_sampling(given.subject, {name: table for name, table in tables.items() if table})
     return advise_pictures(asked, objective=given.objective)
 

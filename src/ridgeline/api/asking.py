@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ridgeline.api.flags import LIMIT_NAMES, PLAN_NAMES, WORKLOAD_NAMES, flag_of, given
@@ -20,7 +21,7 @@ from ridgeline.errors import (
 )
 from ridgeline.scenario.serving import ServingScenario, read_serving, serving_from_words
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
-from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words
+from ridgeline.scenario.training import OF_MACHINE, Scenario, read_scenario, scenario_from_words
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
 DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
@@ -59,7 +60,7 @@ def serving_scenario_of(
 
 def _refuse_others(words: Mapping[str, Any], known: frozenset[str], said: str) -> None:
     for name, value in words.items():
-        if value is not None and name not in known | {"region"}:
+        if value is not None and name not in known | OF_MACHINE:
             raise InputError(said, field=flag_of(name))
 
 
@@ -68,7 +69,7 @@ def _tables(
 ) -> dict[str, dict[str, object]]:
     """The tables of a scenario that flags stand for; the model's where the subject is no scenario."""
     tables: dict[str, dict[str, object]] = {section: given(words, names) for section, names in sections.items()}
-    machine = cluster_words(on, words.get("region"))
+    machine = cluster_words(on, words)
     if machine:
         tables["cluster"] = machine
     if not subject.endswith(".toml"):
@@ -76,12 +77,17 @@ def _tables(
     return tables
 
 
-def cluster_words(on: str | None, region: object) -> dict[str, object]:
-    """The table of a cluster that `--on` and `--region` stand for; empty where neither is said."""
-    words: dict[str, object] = {} if region is None else {"region": region}
+def take_machine_words(given: SimpleNamespace) -> None:
+    """Put what a person says about the machine, --region and --price, among the words of a question."""
+    given.words |= {name: getattr(given, name, None) for name in OF_MACHINE}
+
+
+def cluster_words(on: str | None, words: Mapping[str, Any]) -> dict[str, object]:
+    """The table of a cluster that `--on`, `--region` and `--price` stand for; empty where none is said."""
+    table: dict[str, object] = given(words, OF_MACHINE)
     if on is not None:
-        words["file" if on.endswith(".toml") else "name"] = str(Path(on).resolve()) if on.endswith(".toml") else on
-    return words
+        table["file" if on.endswith(".toml") else "name"] = str(Path(on).resolve()) if on.endswith(".toml") else on
+    return table
 
 
 def is_folder(text: str) -> bool:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import scenario_of, serving_scenario_of
+from ridgeline.api.asking import scenario_of, serving_scenario_of, take_machine_words
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.export.target import Exported, Target, target
 from ridgeline.report.as_json import model_as_dict
@@ -37,7 +37,7 @@ class LeftOut:
 
 def export(given: SimpleNamespace) -> Answer:
     """The files that run a plan; raises `InputError` for a value that the program would refuse."""
-    given.words["region"] = given.region
+    take_machine_words(given)
     one = target(given.to)
     if one.task == "serving":
         asked = serving_scenario_of(given.subject, given.on, given.words)
@@ -105,8 +105,9 @@ def _predicted(given: SimpleNamespace, one: Target) -> Mapping[str, Any]:
     from ridgeline.api.planning import predict
 
     asked = SimpleNamespace(
-        subject=given.subject, on=given.on, region=given.region, train=True, serve=one.task == "serving",
-        evidence="measured", trace=None, longest=False, words=dict(given.words),
+        subject=given.subject, on=given.on, region=given.region, price=given.price, train=True,
+        serve=one.task == "serving", evidence="measured", trace=None, longest=False, quick=True,
+        words=dict(given.words),
     )  # fmt: skip
     found: Mapping[str, Any] = predict(asked).as_dict()
     return found

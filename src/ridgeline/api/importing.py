@@ -38,17 +38,14 @@ def with_config(own: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[dict[
 
 def _model(found: Imported) -> str:
     """The catalog's name of a config's model; raises `InputError` where it says none that is known."""
-    from ridgeline.graph.load import catalog
+    from ridgeline.graph.load import catalog, find
 
     said = found.words.get("model.id")
     if said is None:
         raise InputError("names no model; say it before --from-config", field="--from-config")
-    name = str(said).rstrip("/").rpartition("/")[2].casefold()
-    for suffix in ("", "-instruct", "-chat", "-it", "-base", "-hf", "-fp8", "-awq", "-gptq-int4"):
-        if suffix and name.endswith(suffix):
-            name = name.removesuffix(suffix)
-        if name in catalog():
-            return name
+    name = find(str(said).rstrip("/"))
+    if name is not None:
+        return name
     error = UnknownNameError("model", str(said), catalog(), hint="say the model itself, by name or config.json")
     raise InputError(str(error), field="--from-config", value=said) from error
 

@@ -39,6 +39,8 @@ _CONFIG = _option(
 )  # fmt: skip
 _ON = _option(str, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
 _REGION = _option(str, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
+_PRICE = _option(str, "--price", "your own price of a device of --on for an hour [USD]: 1.99", metavar="USD")
+_ASKED = {"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "price": _PRICE}
 _NAMED = _argument(str, "one entry, with all that is known of it", None)
 _RUNG = _option(str, "--evidence", "rates that others measured, or the datasheet's alone", "measured", choices=EVIDENCE)
 _OPERATOR_RUNG = _option(
@@ -64,7 +66,7 @@ Examples:
   ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
     own={
-        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        **_ASKED, "train": _TRAIN, "serve": _SERVE,
         "quantize": _option(
             bool, "--quantize", "with --serve: also try weights and caches narrower than the model's", False
         ),
@@ -101,7 +103,7 @@ Examples:
   ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
       --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
     own={
-        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        **_ASKED, "train": _TRAIN, "serve": _SERVE,
         "evidence": _RUNG,
         "trace": _option(str, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
@@ -117,7 +119,7 @@ VERBS["simulate"] = Verb(
 Example:
   ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
-    own={"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION},
+    own=_ASKED,
     fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
 )
 VERBS["advise"] = Verb(
@@ -130,7 +132,7 @@ Examples:
   ridgeline advise qwen3-32b --serve --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
     own={
-        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "train": _TRAIN, "serve": _SERVE,
+        **_ASKED, "train": _TRAIN, "serve": _SERVE,
         "objective": _option(
             str, "--for", "less of what: time, memory, dollars, joules; more goodput of serving", choices=OBJECTIVES
         ),
@@ -150,7 +152,7 @@ Examples:
   ridgeline export qwen3-32b --on 2xH100-SXM --tp 2 --to vllm -o run
   ridgeline export llama-3.1-8b --on 8xH100-SXM --zero 3 --to deepspeed""",
     own={
-        "subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION,
+        **_ASKED,
         "to": _option(str, "--to", "the program: vllm, sglang, deepspeed, torchtitan ...", metavar="TARGET"),
         "release": _option(str, "--release", "of the program; the newest that is known", metavar="X.Y"),
         "out": _option(str, "--out", "where files are written; printed when absent", metavar="FOLDER", short="-o"),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import blamed_on, scenario_of
+from ridgeline.api.asking import blamed_on, scenario_of, take_machine_words
 from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS, read_flags
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, NoPlanError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def plan(given: SimpleNamespace) -> Answer:
     """The best plans, or deployments; raises `NoPlanError` when none fits."""
     _refuse_idle(given)
-    given.words["region"] = given.region
+    take_machine_words(given)
     if given.serve:
         from ridgeline.api.deploying import plan_serving, rent_serving
 
@@ -95,11 +95,13 @@ def _refuse_idle(given: SimpleNamespace) -> None:
         raise InputError(told, field="--" + stated[0].replace("_", "-"))
     if given.rent is not None and given.on is not None:
         raise InputError("--rent chooses among its own offers; leave one of them out", field="--on")
+    if given.rent is not None and given.price is not None:
+        raise InputError("--rent takes each offer at its own price; leave one of them out", field="--price")
 
 
 def predict(given: SimpleNamespace) -> Answer:
     """Prints one plan's report, or what else is predicted; raises NoPlanError when it does not fit in memory."""
-    given.words["region"] = given.region
+    take_machine_words(given)
     if given.longest and given.serve:
         raise InputError("is a question about training; leave it out, or --serve", field="--longest")
     if given.serve:

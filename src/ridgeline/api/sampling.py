@@ -15,6 +15,7 @@ from ridgeline.plan.sampling import DEGREES, OFFLOADS
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.scenario.sampling import SamplingScenario, read_sampling
+from ridgeline.scenario.training import OF_MACHINE
 from ridgeline.units import bytes_text, time_text
 
 _WIDTH = 120  # columns when piped
@@ -22,11 +23,11 @@ _WIDTH = 120  # columns when piped
 
 def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> Answer:
     """Prints how long a batch of pictures takes; of flags, --on alone is read."""
-    given = [name for name, value in words.items() if value is not None]
+    given = [name for name, value in words.items() if value is not None and name not in OF_MACHINE]
     if given:
         told = "pictures are asked in the scenario file; only --on may differ from it"
         raise InputError(told, field=flag_of(given[0]))
-    asked = read_sampling(subject, {} if on is None else {"cluster": cluster_words(on, None)})
+    asked = read_sampling(subject, {"cluster": table} if (table := cluster_words(on, words)) else {})
     try:
         cost = sample(asked.model, asked.cluster, asked.asked, asked.by)
     except (ModelError, PlanError) as error:

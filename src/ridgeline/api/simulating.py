@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import blamed_on_word, serving_scenario_of
+from ridgeline.api.asking import blamed_on_word, serving_scenario_of, take_machine_words
 from ridgeline.api.flags import read_flags
 from ridgeline.api.offloading import predict_offloaded, refuse_offload
 from ridgeline.api.placing import with_placement
@@ -95,7 +95,7 @@ def simulate(given: SimpleNamespace) -> Answer:
         from ridgeline.api.pooling import simulate_pool
 
         return simulate_pool(given)
-    given.words["region"] = given.region
+    take_machine_words(given)
     asked = with_placement(serving_scenario_of(given.subject, given.on, given.words))
     refuse_offload(asked)
     if asked.stated.get("apart") and not any(map(expert_devices, asked.deployments)):

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.errors import InputError, UnitError, UnknownNameError
 from ridgeline.scenario.fields import Field
 from ridgeline.scenario.synonyms import called_here
+from ridgeline.units import parse_count
 
 REQUIRED: Any = object()
 """The default of an argument that has none."""
@@ -45,8 +46,8 @@ class Argument:
         if isinstance(value, self.kind) or (self.kind is float and isinstance(value, int)):
             return self._bounded(value)
         try:
-            return self._bounded(self.kind(value))
-        except (TypeError, ValueError):
+            return self._bounded(parse_count(value) if self.kind is int else self.kind(value))
+        except (TypeError, ValueError, UnitError):
             whole = "a whole number" if self.kind is int else "a number"
             raise InputError(f"'{value}' is not {whole}", value=value) from None
 

@@ -43,7 +43,7 @@ _RULES = (
     (re.compile(r"(?<=\d)(ti|super|laptop|xtx|xt)\b"), r" \1"),  # 3080ti -> 3080 ti
     (re.compile(r"\bsxm\d\b"), "sxm"),  # sxm2 .. sxm6 -> sxm
     (re.compile(r"\b(titan|quadro)(?=[a-z])"), r"\1 "),  # titanrtx -> titan rtx
-    (re.compile(r"(\d+)[\s_-]*gi?b\b"), r"\1gb"),  # 80 GB, 80GiB -> 80gb
+    (re.compile(r"(\d+)[\s_-]*g(?:i?b)?\b"), r"\1gb"),  # 80 GB, 80GiB, 80G -> 80gb
 )
 _SILENT = frozenset(
     (
@@ -127,9 +127,34 @@ def canonical(name: str) -> str | None:
         return found
     bare, size_gb = split_memory(words)
     found = _index().get(bare) if bare != words else None
-    if found is None or size_gb is None:
+    if found is not None and (size_gb is None or _holds(found, size_gb)):
         return found
-    return found if abs(size_gb / float(_rows()[found]["mem_gb"]) - 1) <= 0.1 else None
+    meant = meant_by(name)
+    return meant[0] if len(meant) == 1 else None
+
+
+def _holds(name: str, size_gb: float) -> bool:
+    return abs(size_gb / float(_rows()[name]["mem_gb"]) - 1) <= 0.1
+
+
+@lru_cache(maxsize=4096)
+def meant_by(name: str) -> tuple[str, ...]:
+    """Accelerators of which a name says some of the words, and nothing else; more than one is a question.
+
+    A word of three characters must have a digit, and a size of memory must be the device's own.
+
+    >>> meant_by("6000 ada")
+    ('RTX-6000-Ada',)
+    """
+    bare, size_gb = split_memory(name_key(name))
+    words = {word.removesuffix("s") if word.removesuffix("s")[-1:].isdigit() else word for word in bare}
+    if not any(len(word) > 2 and any(map(str.isdigit, word)) for word in words):
+        return ()
+    whole = [found for key, found in _index().items() if set(key) == words]
+    near = [one for one in whole if size_gb is None or _holds(one, size_gb)] or [
+        found for key, found in _index().items() if words < set(key)
+    ]
+    return tuple(one for one in dict.fromkeys(near) if size_gb is None or _holds(one, size_gb))
 
 
 @cache

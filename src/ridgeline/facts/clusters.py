@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from ridgeline.errors import ClusterError, UnknownNameError
 from ridgeline.facts import store
-from ridgeline.facts.accelerators import accelerator, accelerator_names, canonical, price_keys
+from ridgeline.facts.accelerators import accelerator, accelerator_names, canonical, meant_by, price_keys
 from ridgeline.facts.machines import (
     MachineType,
     default_machine,
@@ -28,6 +28,9 @@ KG_PER_J = 1e-3 / 3.6e6  # of one gram per kilowatt-hour
 WORLD = "world"
 MAX_DEVICES = 1_000_000
 _TEXT = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:([\d_,]+)\s*[x*×]\s*)?(\S.*?)\s*$", re.IGNORECASE)
+_SPACED = re.compile(
+    r"^([\d_,]+)\s+(?:nodes?\s+(?:of|with|x|\*|×)?\s*)?(\S.*)$", re.IGNORECASE
+)  # 8 H100, 2 nodes x 8 H100
 _OWN = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:here|profile:\s*(\S.*?))\s*$", re.IGNORECASE)
 _FORMS = "write 64xH100-SXM, 8x8xH100-SXM (nodes x devices), 4xdgx-h100, gb200-nvl72, FILE.toml, here or profile:PATH"
 
@@ -71,6 +74,12 @@ def cluster(text: str) -> Cluster:
             raise ClusterError(f"'{text}' gives two counts, but '{named}' is a whole machine; write {first}x{named}")
         return _of_machine(machine(named), units=first or 1, text=text)
     if canonical(words) is None:
+        spaced = _SPACED.match(words) if second is None else None
+        if spaced is not None:
+            return cluster(f"{first}x{spaced[1]}x{spaced[2]}" if first else f"{spaced[1]}x{spaced[2]}")
+        meant = meant_by(words)
+        if len(meant) > 1:
+            raise ClusterError(f"'{text}' may be {_either(meant)}; write which")
         raise UnknownNameError("cluster", words, _all_names(), hint=_FORMS)
     return _of_devices(words, first or 1, second, text)
 
@@ -174,6 +183,13 @@ def _count(text: str | None, whole: str) -> int | None:
     if not digits or len(digits) > len(str(MAX_DEVICES)) or not 1 <= int(digits) <= MAX_DEVICES:
         raise ClusterError(f"'{whole}' has the count {text[:24]}; needs 1 to {MAX_DEVICES:,} devices")
     return int(digits)
+
+
+def _either(names: tuple[str, ...]) -> str:
+    """Names with 'or' between the last two; of many the first four."""
+    shown = names[:4]
+    more = f" or {len(names) - 4} others" if len(names) > 4 else ""
+    return ", ".join(shown) + more if more else f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
 def _bounded(count: int, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import InputError, UnitError
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Phase, Stream
 from ridgeline.predict.operator_mechanisms import BLOCKED, COPIES, LAUNCHES, convolved, lightning, state_space
-from ridgeline.units import parse, parse_count, whole_number
+from ridgeline.units import parse, parse_count
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
 UPDATES = ("adam", "sgd")
@@ -215,14 +216,18 @@ _OTHERS = {
 }  # fmt: skip
 
 
+def _dimension(word: str) -> int | None:
+    """A dimension [1] such as '4096', '4k' or '128Ki'; None for any other text."""
+    with suppress(UnitError):
+        return parse_count(word)
+    return None
+
+
 def dimensions(kind: str, shape: str) -> tuple[int, ...]:
     """The numbers of a shape such as '4096x4096x14336' [1]; raises `InputError` for another number of them."""
     counts, meaning, *_ = _SHAPES.get(kind, _OTHERS.get(kind, ((2,), _ROWS)))
-    words = shape.lower().split("x")
-    if kind in (*UPDATES, *LAUNCHES):
-        with suppress(UnitError):
-            words = [str(parse_count(shape))]
-    if len(words) not in counts or None in (numbers := [whole_number(word) for word in words]):
+    words = re.split("x", shape, flags=re.IGNORECASE)
+    if len(words) not in counts or None in (numbers := [_dimension(word) for word in words]):
         raise InputError(f"'{shape}' is no shape of {kind}; write {meaning}", field="SHAPE", value=shape)
     found = tuple(number for number in numbers if number is not None)
     if not all(0 < number <= _LARGEST for number in found):

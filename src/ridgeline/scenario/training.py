@@ -20,7 +20,7 @@ from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload, without_rate
 from ridgeline.plan.plan import Plan
 from ridgeline.scenario.assumed import complete_plan, fill_precision, fill_workload, idle_words
-from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, read_fields, shown
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near, number, read_fields, shown
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 SECTIONS = ("model", "cluster", "workload", "plan")
 _LONGEST_TEXT = 4_096  # characters of one value; the longest path on Linux
 _LARGEST_WHOLE = 10**18
+OF_MACHINE = frozenset({"region", "price"})
+"""Words about a named machine that are not its own: where it stands, and what a person pays for it."""
+MOST_USD_PER_H = 100_000.0
 
 Table = Mapping[str, object]
 
@@ -71,7 +74,7 @@ class Place:
         """The error that names file, line and field."""
         if self.file is None or (section, name) in self.flags:
             flag = "--" + name.replace("_", "-") if name else section
-            of_machine = flag if name == "region" else "--on"
+            of_machine = flag if name in OF_MACHINE else "--on"
             return InputError(message, field={"model": "MODEL", "cluster": of_machine}.get(section, flag))
         words = (name, name.rsplit(".", 1)[-1], name.split(".", 1)[0], "")
         keys = (*((section, word) for word in words), ("", section))  # the last of model = "NAME", above all tables
@@ -105,7 +108,7 @@ def tables_of(path: str | Path, words: Mapping[str, Table] | None = None) -> tup
         flags=frozenset((section, name) for section, table in over.items() for name in table),
     )
     merged: dict[str, Table] = {**tables, **over}
-    moved = set(over.get("cluster", ())) == {"region"}
+    moved = bool(over.get("cluster")) and set(over["cluster"]) <= OF_MACHINE
     for name in ("workload", "plan", *(("cluster",) if moved else ())):  # flag by flag; others are replaced whole
         if name in merged:
             merged[name] = {**tables.get(name, {}), **over.get(name, {})}
@@ -156,12 +159,12 @@ def _lines(text: str) -> dict[tuple[str, str], int]:
     """The line of each section and of each of its fields."""
     section = ""
     lines: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for place, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[+\s*[\"']?([\w-]+)[^\]]*\]", line):
             section = header[1]
-            lines.setdefault((section, ""), number)
+            lines.setdefault((section, ""), place)
         elif key := re.match(r"\s*[\"']?([\w-]+)[\"']?\s*(?:\.\s*[\"']?([\w-]+)[\"']?\s*)?[=.]", line):
-            lines.setdefault((key[1], key[2]) if key[2] and not section else (section, key[1]), number)
+            lines.setdefault((key[1], key[2]) if key[2] and not section else (section, key[1]), place)
     return lines
 
 
@@ -284,8 +287,8 @@ def _cluster(table: Table, place: Place) -> Cluster:
     from ridgeline.facts.clusters import cluster, cluster_from_toml
 
     sources = [name for name in ("name", "file") if name in table]
-    if len(sources) == 1 and set(table) == {sources[0], "region"}:
-        return _in_region(_cluster({sources[0]: table[sources[0]]}, place), table["region"], place)
+    if len(sources) == 1 and OF_MACHINE.issuperset(table.keys() - {sources[0]}) and len(table) > 1:
+        return _operated(_cluster({sources[0]: table[sources[0]]}, place), table, place)
     if len(table) > 1 or not sources:
         from ridgeline.facts.cluster_file import cluster_of
 
@@ -301,6 +304,27 @@ def _cluster(table: Table, place: Place) -> Cluster:
     if sources[0] == "file":
         return cluster_from_toml(text)
     return cluster(text)
+
+
+def _operated(built: Cluster, table: Table, place: Place) -> Cluster:
+    """The cluster at a person's own price, where a kilowatt-hour emits what it does in a region."""
+    if "price" in table:
+        built = _priced(built, table["price"], place)
+    return _in_region(built, table["region"], place) if "region" in table else built
+
+
+def _priced(built: Cluster, price: object, place: Place) -> Cluster:
+    """The cluster at a person's own price of a device [USD/h]."""
+    from ridgeline.facts.records import Evidence, Fact
+
+    if built.mixed is not None:
+        raise place.fail("cluster", "price", "is one price, and this cluster has unlike devices; price each [[group]]")
+    try:
+        value = number("USD/h", 0.0, MOST_USD_PER_H)(price.lstrip("$ ") if isinstance(price, str) else price)
+    except (ValueError, RidgelineError) as error:
+        raise place.fail("cluster", "price", str(error)) from None
+    own = Fact(value=value, unit="USD/h", source="own price", conditions="as said", evidence=Evidence.DATASHEET)
+    return replace(built, price_usd_per_device_h=own)
 
 
 def _in_region(built: Cluster, region: object, place: Place) -> Cluster:
