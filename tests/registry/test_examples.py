@@ -19,9 +19,9 @@ from ridgeline.scenario.serving_fields import TRAFFIC_FIELDS
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.toml") if path.stem != "machine")
 README_ENDS = (
-    "Evidence behind",
-    "Memory per device",
-    "What helps, each alone",
+    "What limits each",
+    "Latency\n",
+    "Best stack",
 )  # the README shows an answer up to the first such line
 SERVING = {field.name for field in TRAFFIC_FIELDS}
 MARK = "<!-- output of: ridgeline "
