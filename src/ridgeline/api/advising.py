@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +35,8 @@ def advise(given: SimpleNamespace) -> Answer:
     take_machine_words(given)
     found = _advice(given)
 
-    from ridgeline.report.advice_text import advice_as_dict, advice_blocks, advice_page, waterfall
+    from ridgeline.report.advice_text import advice_as_dict, advice_blocks
 
-    if given.html is not None:
-        _write(given.html, waterfall(found) if given.html.endswith(".svg") else advice_page(found))
     none = "it does not run, and no stack of what was tried makes it; add devices or memory"
     return Answer(
         lambda: advice_as_dict(found),
@@ -112,10 +109,3 @@ def _host_of(given: SimpleNamespace) -> dict[str, Any]:
     tables, place = tables_of(given.subject)
     said = {name: value for name, value in tables.get("plan", {}).items() if name in _HOST}
     return {**read_fields(said, HOST_FIELDS, failing("plan", place)), **host}
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", field="--html", value=path) from None

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ridgeline.pages.drawing import Figure
     from ridgeline.report.blocks import Block
 
 
@@ -39,6 +40,28 @@ class Answer:
     def to_json(self, *, indent: int | None = 1) -> str:
         """The answer as one JSON text; raises `ValueError` for numbers that JSON has none of."""
         return json.dumps(self.as_dict(), indent=indent, allow_nan=False)
+
+    def body(self) -> str:
+        """The answer as the inner HTML of a page: its first lines, tables, charts, notes; text in it is escaped."""
+        from ridgeline.pages.charts import figures
+        from ridgeline.pages.page import body
+
+        return body(self.blocks(), figures(self.value), self.as_dict(), impossible=self.impossible)
+
+    def html(self, title: str = "") -> str:
+        """The answer as one self-contained HTML page, as `--html` writes it."""
+        from ridgeline.pages.page import page
+
+        return page(title or "Ridgeline", self.body())
+
+    def figure(self, name: str = "") -> Figure:
+        """One chart of the answer ('memory', 'timeline'), by default the first; `.svg`, `.png()`, `.save(path)`.
+
+        Raises `UnknownNameError` for a name that it has no chart of, `InputError` where it has none at all.
+        """
+        from ridgeline.pages.charts import figure
+
+        return figure(self.value, name)
 
     def table(self) -> str:
         """The answer as plain text, at most `width` columns wide, as the command prints it into a file."""

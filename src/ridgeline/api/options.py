@@ -136,7 +136,6 @@ Examples:
         "objective": _option(
             str, "--for", "less of what: time, memory, dollars, joules; more goodput of serving", choices=OBJECTIVES
         ),
-        "html": _option(str, "--html", "write a page with the waterfall; of FILE.svg the picture", metavar="FILE"),
         "evidence": _RUNG,
     },
     fields={

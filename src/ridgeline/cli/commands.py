@@ -101,14 +101,14 @@ SHARED = "Training and serving"  # the heading of words that are in several tabl
 
 def build(name: str, one: Verb) -> Any:
     """The command of a question, as Typer runs it."""
-    shown = [_own(each, option) for each, option in {**one.own, "as_json": _JSON}.items()]
+    shown = [_own(each, option) for each, option in {**one.own, **_FORMS}.items()]
     shown += flags_of(one.fields)
 
     def call(**words: Any) -> int:
         own = {each: words.pop(each) for each in one.own}
         own = {each: value.value if isinstance(value, Enum) else value for each, value in own.items()}
-        as_json = words.pop("as_json")
-        return printed(one.answer(own, words), as_json=as_json)
+        forms = {each: words.pop(each) for each in _FORMS}
+        return printed(one.answer(own, words), title=f"ridgeline {name} {own.get('subject') or ''}".strip(), **forms)
 
     call.__doc__ = one.help
     call.__annotations__ = {each.name: each.annotation for each in shown}
@@ -120,7 +120,13 @@ def build(name: str, one: Verb) -> Any:
     return get_command(alone)
 
 
-_JSON = Argument(kind=bool, flag="--json", help="print JSON with stable keys and SI numbers", default=False)
+_FORMS = {
+    "as_json": Argument(kind=bool, flag="--json", help="print JSON with stable keys and SI numbers", default=False),
+    "html": Argument(kind=str, flag="--html", help="also write a page with charts", metavar="FILE"),
+    "svg": Argument(kind=str, flag="--svg", help="also draw a chart, the first or by name", metavar="[CHART:]FILE"),
+    "png": Argument(kind=str, flag="--png", help="the same as PNG; ridgeline[pictures]", metavar="[CHART:]FILE"),
+}
+"""Forms of an answer that every command has."""
 
 
 def _enum(name: str, choices: tuple[str, ...]) -> Any:

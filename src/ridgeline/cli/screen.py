@@ -12,8 +12,16 @@ from ridgeline.api.answer import Answer
 from ridgeline.api.progress import Watcher
 
 
-def printed(answer: Answer, *, as_json: bool) -> int:
-    """Prints an answer: one JSON object, or lines and tables; returns the exit code, 1 where nothing fits."""
+def printed(answer: Answer, *, as_json: bool, title: str, html: str | None, svg: str | None, png: str | None) -> int:
+    """Prints an answer: one JSON object, or lines and tables; returns the exit code, 1 where nothing fits.
+
+    Where files are named, it is written as a page and as charts too; raises `InputError` where one cannot be.
+    """
+    if html is not None:
+        _write_page(html, answer.html(title))
+    for flag, said in (("--svg", svg), ("--png", png)):
+        if said is not None:
+            _draw(answer, flag, said)
     if answer.aside:
         print(answer.aside, file=sys.stderr)
     if as_json:
@@ -27,6 +35,29 @@ def printed(answer: Answer, *, as_json: bool) -> int:
 
         print(f"error: {printable(answer.impossible)}", file=sys.stderr)
     return int(answer.impossible is not None)
+
+
+def _write_page(path: str, text: str) -> None:
+    from ridgeline.errors import InputError
+
+    try:
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", field="--html", value=path) from None
+
+
+def _draw(answer: Answer, flag: str, said: str) -> None:
+    from ridgeline.errors import InputError, UnknownNameError
+
+    name, colon, path = said.partition(":")
+    name, path = (name, path) if colon else ("", said)
+    try:
+        if not path.lower().endswith(f".{flag[2:]}"):
+            raise InputError(f"'{path}' does not end in .{flag[2:]}")
+        answer.figure(name).save(path)
+    except (InputError, UnknownNameError) as error:
+        raise InputError(str(error), field=flag, value=said) from None
 
 
 def print_json(answer: Any) -> None:

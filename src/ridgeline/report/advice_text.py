@@ -1,22 +1,20 @@
-"""Advice in words, tables and bars; as JSON; its waterfall as SVG and HTML."""
+"""Advice in words, tables and bars; as JSON."""
 
 from __future__ import annotations
 
-import html as markup
 from collections.abc import Mapping
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
 from ridgeline.report.advice import Advice, AdvisedValue
-from ridgeline.report.blocks import Block, Line, Table, blank, html, labelled, listed
+from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
 from ridgeline.units import bytes_text, time_text
 
 _WHOLE = 1_000  # of a value, from which on it is told in whole numbers
 _BAR = 40  # columns of the longest bar
 _MORE = ("goodput", "throughput", "cache")  # objectives of which more is better
 _HELPS, _REFUSED, _IDLE = 8, 40, 24  # lines of those that do not apply, or do not help
-_SVG = (860.0, 26.0, 330.0, 380.0)  # px: width, a row, left of the bars, the longest bar
 
 
 def value_text(advice: Advice, value: float) -> str:
@@ -93,7 +91,7 @@ def _stack(advice: Advice) -> list[Block]:
     rows = [
         (
             "as written",
-            _bar_value(advice, advice.value, advice.memory_bytes),
+            bar_value(advice, advice.value, advice.memory_bytes),
             *_bar(advice, advice.value, advice.memory_bytes),
             "",
         )
@@ -103,7 +101,7 @@ def _stack(advice: Advice) -> list[Block]:
         rows.append(
             (
                 one.written,
-                _bar_value(advice, one.value, one.memory_bytes),
+                bar_value(advice, one.value, one.memory_bytes),
                 *_bar(advice, one.value, one.memory_bytes),
                 told,
             )
@@ -115,13 +113,14 @@ def _stack(advice: Advice) -> list[Block]:
     return [*lines, table, blank(), *labelled(last), blank()]
 
 
-def _bar_value(advice: Advice, value: float | None, memory_bytes: float) -> str:
+def bar_value(advice: Advice, value: float | None, memory_bytes: float) -> str:
+    """The objective after a step in words, or why it has none."""
     if value is not None:
         return value_text(advice, value)
     return "does not fit" if memory_bytes > advice.capacity_bytes else "host is full"
 
 
-def _most(advice: Advice) -> tuple[bool, float]:
+def most_of(advice: Advice) -> tuple[bool, float]:
     """Whether bars are of memory, as where the baseline does not fit, and the largest [the objective's or byte]."""
     values = [advice.value, *(one.value for one in advice.stack)]
     if None in values:
@@ -130,7 +129,7 @@ def _most(advice: Advice) -> tuple[bool, float]:
 
 
 def _bar(advice: Advice, value: float | None, memory_bytes: float) -> tuple[str, str]:
-    by_memory, most = _most(advice)
+    by_memory, most = most_of(advice)
     amount = memory_bytes if by_memory else (value or 0.0)
     return bytes_text(memory_bytes), "#" * max(1, round(amount / most * _BAR / 2))
 
@@ -186,44 +185,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def waterfall(advice: Advice) -> str:
-    """The best stack as SVG: the objective, or the memory where it does not fit at first, step by step."""
-    width, row, left, longest = _SVG
-    by_memory, most = _most(advice) if advice.stack else (False, advice.value or 1.0)
-    steps = [("as written", advice.value, advice.memory_bytes)]
-    steps += [(one.written, one.value, one.memory_bytes) for one in advice.stack]
-    parts, before = [], None
-    for place, (name, value, memory) in enumerate(steps):
-        amount = memory if by_memory else value or 0.0
-        told = bytes_text(memory) if by_memory else value_text(advice, amount)
-        y, wide = 44.0 + place * row, longest * amount / most
-        parts.append(f'<text x="{left - 8:.0f}" y="{y + 15:.1f}" text-anchor="end">{markup.escape(name[:52])}</text>')
-        if before is not None and before > amount:
-            parts.append(_rectangle(left + wide, y, longest * (before - amount) / most, "#E69F00", ' opacity="0.35"'))
-        parts.append(_rectangle(left, y, wide, "#0072B2"))
-        parts.append(f'<text x="{left + longest + 10:.0f}" y="{y + 15:.1f}">{markup.escape(told)}</text>')
-        before = amount
-    if by_memory:
-        x = left + longest * advice.capacity_bytes / most
-        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="36" y2="{44 + len(steps) * row:.0f}" stroke="#D55E00"/>')
-    height = 60.0 + len(steps) * row
-    title = f"{advice.title}: {'memory of a device' if by_memory else advice.measure}"
-    head = f'<text x="8" y="22" font-weight="bold">{markup.escape(title[:110])}</text>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" font-family="monospace"'
-        f' font-size="12">{head}{"".join(parts)}</svg>'
-    )
-
-
-def _rectangle(x: float, y: float, width: float, fill: str, more: str = "") -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="18" fill="{fill}"{more}/>'
-
-
-def advice_page(advice: Advice) -> str:
-    """The advice as one HTML page with its waterfall; it loads nothing from elsewhere."""
-    title = markup.escape(advice.title)
-    body = waterfall(advice) + html(advice_blocks(advice))
-    head = f'<head><meta charset="utf-8"><title>{title}</title></head>'
-    return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>\n'

@@ -247,13 +247,13 @@ def _marks(index: int, places: Iterable[tuple[float, float]]) -> str:
     return f'<g class="points" fill="{_COLOURS[index]}" fill-opacity="0.75">{marks}</g>'
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that any XML reader takes as it is: markup escaped, what XML cannot hold replaced, ASCII only."""
     return html.escape(_NOT_XML.sub("\ufffd", text)).encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", more: str = "") -> str:
-    return f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}"{more}>{_escaped(text)}</text>'
+    return f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
 
 
 def _tick(power: int, unit: str) -> str:
@@ -294,6 +294,6 @@ def _sheet(title: str, plot: _Plot, lines: Iterable[str], legend: Sequence[tuple
         for row, (mark, words) in enumerate(legend)
     ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="sans-serif" font-size="12">'
-    head += f'\n<title>{_escaped(title)}</title>\n<rect width="100%" height="100%" fill="#ffffff"/>\n<g fill="{_INK}">'
+    head += f'\n<title>{escaped(title)}</title>\n<rect width="100%" height="100%" fill="#ffffff"/>\n<g fill="{_INK}">'
     name = _text(_LEFT, 32, title, more=' font-size="16" font-weight="bold"')
     return "\n".join([head, name, *lines, *rows, "</g>\n</svg>\n"])

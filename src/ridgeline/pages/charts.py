@@ -1,0 +1,49 @@
+"""Which charts an answer has: by the type of its typed result, each drawn when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.pages.drawing import Figure
+
+Charts = Mapping[str, Callable[[], Figure | None]]
+_DRAWN = {
+    "Advice": "advised.charts",
+}
+"""By class of the typed result: the function that names its charts."""
+
+
+def charts_of(value: Any) -> Charts:
+    """The charts of a typed result by name, the most telling first; empty where none is drawn of its type."""
+    told = _DRAWN.get(type(value).__name__)
+    if told is None:
+        return {}
+    module, _, function = told.partition(".")
+    found: Charts = getattr(import_module(f"ridgeline.pages.{module}"), function)(value)
+    return found
+
+
+def figures(value: Any) -> Iterator[Figure]:
+    """Every chart of a typed result that has something to show."""
+    for draw in charts_of(value).values():
+        if (one := draw()) is not None:
+            yield one
+
+
+def figure(value: Any, name: str = "") -> Figure:
+    """One chart by name, or the first; raises `UnknownNameError` for one that is not there, `InputError` for none."""
+    if not name:
+        found = next(figures(value), None)
+        if found is None:
+            raise InputError("this answer has no chart; --html shows its tables")
+        return found
+    charts = charts_of(value)
+    if name not in charts:
+        raise UnknownNameError("chart", name, charts, hint=f"one of: {', '.join(charts)}" if charts else "it has none")
+    one = charts[name]()
+    if one is None:
+        raise InputError(f"there is nothing to draw as '{name}' in this answer", value=name)
+    return one
