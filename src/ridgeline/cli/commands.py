@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from ridgeline.api import options as _options  # noqa: F401  (fills the table of questions)
 from ridgeline.api.verb import REQUIRED, VERBS, Argument, Verb
+from ridgeline.cli.doors import DOORS, start
 from ridgeline.cli.screen import printed
 from ridgeline.errors import RidgelineError
 from ridgeline.scenario.fields import Field
@@ -101,12 +102,15 @@ SHARED = "Training and serving"  # the heading of words that are in several tabl
 
 def build(name: str, one: Verb) -> Any:
     """The command of a question, as Typer runs it."""
-    shown = [_own(each, option) for each, option in {**one.own, **_FORMS}.items()]
+    own_words = one.own if name in DOORS else {**one.own, **_FORMS}
+    shown = [_own(each, option) for each, option in own_words.items()]
     shown += flags_of(one.fields)
 
     def call(**words: Any) -> int:
         own = {each: words.pop(each) for each in one.own}
         own = {each: value.value if isinstance(value, Enum) else value for each, value in own.items()}
+        if name in DOORS:
+            return start(name, own)
         forms = {each: words.pop(each) for each in _FORMS}
         return printed(one.answer(own, words), title=f"ridgeline {name} {own.get('subject') or ''}".strip(), **forms)
 
@@ -179,15 +183,16 @@ def _parameter(field: Field, heading: str) -> inspect.Parameter:
 
 
 class Commands(_Plain, TyperGroup):
-    """The commands of `VERBS`, in its order; a name that is none of them builds all, for the nearest."""
+    """The commands of `VERBS` and `DOORS`, in their order; a name that is none of them builds all, for the nearest."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands."""
-        return list(VERBS)
+        return [*VERBS, *DOORS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, built at its first use; None when there is none."""
-        for name in (cmd_name,) if cmd_name in VERBS else VERBS:
+        known = {**VERBS, **DOORS}
+        for name in (cmd_name,) if cmd_name in known else known:
             if name not in self.commands:
-                self.commands[name] = build(name, VERBS[name])
+                self.commands[name] = build(name, known[name])
         return self.commands.get(cmd_name)
