@@ -18,6 +18,8 @@ from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS
 WORDS = {f"plan.{one.name}" for one in (*PLAN_FIELDS, *DEPLOYMENT_FIELDS)}
 WORDS |= {f"workload.{one.name}" for one in WORKLOAD_FIELDS}
 WORDS |= {"plan.block_tokens", "plan.micro_batches", "workload.longest", "model.id", "model.name", "devices"}
+WORDS |= {f"model.{name}" for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn")}
+WORDS |= {f"model.{name}" for name in ("experts", "top_k", "expert_ffn")}
 every = pytest.mark.parametrize("key", targets())
 ASKED = {
     "serving": ("qwen3-30b-a3b", {"on": "4xH100-SXM", "tp": 4, "ep": 4, "max_seqs": 64}),
@@ -46,10 +48,7 @@ def test_a_plan_that_is_exported_and_read_back_is_the_same_plan(key: str, tmp_pa
     made = next(name for name in answer["files"] if name != "README.md")
     found = read_config(f"{key}:{tmp_path / made}")
     assert not found.unknown
-    again = rl.export(subject, to=key, **{**{name: value for name, value in words.items() if name == "on"}, **{
-        word.partition(".")[2]: value for word, value in found.words.items() if word.startswith(("plan.", "workload."))
-        and word not in ("workload.longest", "plan.block_tokens", "plan.micro_batches")
-    }})  # fmt: skip
+    again = rl.export(subject, words["on"], to=key, from_config=f"{key}:{tmp_path / made}")
     assert again["files"][made] == answer["files"][made]
 
 
@@ -62,9 +61,9 @@ def test_the_target_of_a_file_is_found_without_its_name(key: str, tmp_path: Path
 
 
 def test_what_the_program_cannot_say_is_told_with_its_cost() -> None:
-    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", tp=2, zero=1, micro_batch=1, global_batch=64)
+    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", pp=2, zero=1, micro_batch=1, global_batch=64)
     left = {one["word"]: one["change"] for one in answer["left_out"]}
-    assert left["plan.tp"] == pytest.approx(left["plan.tp"])  # priced: a number, not None
+    assert left["plan.pp"] == pytest.approx(left["plan.pp"])  # priced: a number, not None
     assert "plan.zero" not in left
 
 

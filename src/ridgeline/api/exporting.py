@@ -13,7 +13,6 @@ from ridgeline.api.answer import Answer
 from ridgeline.api.asking import scenario_of, serving_scenario_of, take_machine_words
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.export.target import Exported, Target, target
-from ridgeline.report.as_json import model_as_dict
 from ridgeline.report.blocks import Block, Line, blank, listed
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 
@@ -95,8 +94,9 @@ def _about(model: Any, cluster: Any) -> dict[str, Any]:
     hub = re.search(r"Hugging Face hub: (\S+/[^\s,;]+)", model.source)
     return {
         "model.name": model.name, "model.id": hub[1] if hub else model.name,
-        "model.layers": model_as_dict(model)["layers"], "devices": cluster.count,
-        "devices_per_node": cluster.node_devices,
+        "devices": cluster.count,
+        "devices_per_node": cluster.node_devices, "model.type": model.model_type,
+        **{f"model.{name}": value for name, value in model.dims.items()},
     }  # fmt: skip
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ridgeline.api.answer import Answer
+from ridgeline.api.asking import cluster_words
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.export.target import Imported, read_config, target
 from ridgeline.report.blocks import Block, blank, listed
+from ridgeline.scenario.training import Place, cluster_in
 
 
 def with_config(own: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Imported]:
@@ -25,15 +29,31 @@ def with_config(own: Mapping[str, Any], words: Mapping[str, Any]) -> tuple[dict[
     if "serve" in filled:
         filled["serve"] = one.task == "serving"
     laid = dict(words)
+    rounds = found.words.get("plan.micro_batches") if one.task == "training" else None
     for word, value in found.words.items():
         section, _, name = word.partition(".")
+        if word == "plan.micro_batches" and rounds:
+            continue  # of serving it is a word, of training a way to say the global batch
         if section in ("plan", "workload") and laid.get(name, "") is None:
             laid[name] = value
+    if rounds and laid.get("global_batch", "") is None:
+        laid["global_batch"] = _global_batch(found.words, own)
     if one.task == "serving" and laid.get("engine", "") is None:
         laid["engine"] = one.program
     if one.task == "training" and laid.get("framework", "") is None:
         laid["framework"] = one.program
     return filled, laid, found
+
+
+def _global_batch(words: Mapping[str, Any], own: Mapping[str, Any]) -> int | None:
+    """Sequences of a step, of a config that tells micro-batches alone; None where the devices are not said."""
+    if own.get("on") is None:
+        return None
+    tables: dict[str, dict[str, object]] = {"cluster": cluster_words(own["on"], {"region": own.get("region")})}
+    divided = math.prod(words.get(f"plan.{name}", 1) for name in ("tp", "pp", "cp"))
+    ranks: int = max(1, cluster_in(tables, Place(file=None, folder=Path(), lines={})).count // divided)
+    each: int = words["plan.micro_batches"] * words.get("plan.micro_batch", 1)
+    return each * ranks
 
 
 def _model(found: Imported) -> str:

@@ -14,8 +14,9 @@ from ridgeline.export.target import Target, Words
 class DeepSpeed(Target):
     """DeepSpeed's JSON config. Its parser lets unknown keys pass, so this table alone says what is one.
 
-    Batches are told three ways, of which two suffice: sequences of a micro-batch, micro-batches, and of a step. Tensor
-    and pipeline degrees are the training script's own arguments, not the config's.
+    Batches are told three ways, of which two suffice: sequences of a micro-batch, micro-batches, and of a step.
+    Pipeline and context degrees are the training script's own arguments, not the config's. Smaller sharding groups are
+    MiCS.
     """
 
     key: ClassVar[str] = "deepspeed"
@@ -27,6 +28,12 @@ class DeepSpeed(Target):
     file: ClassVar[str] = "ds_config.json"
     start: ClassVar[str] = "deepspeed --num_gpus {devices} train.py --deepspeed_config {file}"
 
+    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A tensor degree where there is one, groups where weights are sharded."""
+        out = {"plan.tp"} if words.get("plan.tp", 1) == 1 else set()
+        out |= {"plan.zero_group"} if words.get("plan.zero", 0) < 3 else set()
+        return {word: value for word, value in words.items() if word not in out}
+
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str
     ) -> tuple[dict[str, Any], set[str]]:
@@ -37,10 +44,13 @@ class DeepSpeed(Target):
                 put(document, f"zero_optimization.offload_{name}.device", "cpu")
         if words.get("plan.offload_weights"):
             put(document, "zero_optimization.offload_optimizer.device", "cpu")
-        form = str(words.get("workload.precision", ""))
-        if form in ("bf16", "fp16"):
-            put(document, f"{form}.enabled", True)
-        return document, {*states.values(), "workload.precision"}
+        optimizer = words.get("workload.optimizer")
+        if document.get("optimizer"):
+            put(document, "optimizer.params.lr", 1e-5)
+        elif optimizer:
+            document["zero_allow_untested_optimizer"] = True  # made by the training script
+        plain = {"workload.precision"} if words.get("workload.precision") == "fp32" else set()
+        return document, plain | set(states.values())
 
     def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
         """Offloads, the format, and the micro-batches' number as the global batch."""
@@ -48,9 +58,9 @@ class DeepSpeed(Target):
         weights = fields.get("zero_optimization.offload_param.device") in ("cpu", "nvme")
         words["plan.offload_weights"] = weights
         words["plan.offload_optimizer"] = optimizer and not weights
-        for form in ("bf16", "fp16"):
-            if fields.get(f"{form}.enabled") is True:
-                words["workload.precision"] = form
-        words.pop("plan.micro_batches", None)
+        if "workload.global_batch" in words:
+            words.pop("plan.micro_batches", None)
+        if words.get("plan.zero_group", 1) < 1:
+            del words["plan.zero_group"]
         used = {f"zero_optimization.offload_{name}.device" for name in ("optimizer", "param")}
-        return words, {*used, "bf16.enabled", "fp16.enabled", "gradient_accumulation_steps"}
+        return words, {*used, "gradient_accumulation_steps"}

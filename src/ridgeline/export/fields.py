@@ -43,6 +43,10 @@ class ConfigField:
 
     def check(self, value: object) -> str:
         """Why the program would refuse a value; '' where it would not."""
+        if value is None:  # null: the field left out
+            return ""
+        if self.type == "float" and isinstance(value, str) and _number(value):
+            return ""  # YAML 1.1 reads 2e-5 as text, and programs take it
         kinds = _TYPES[self.type]
         if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and self.type != "bool")):
             return f"{value!r} is no {self.type}"
@@ -61,6 +65,14 @@ class ConfigField:
     def our_value(self, value: Any) -> Any:
         """The program's value as ours; None where we have no word for it."""
         return _CONVERSIONS[self.convert.partition(":")[0]][1](value, self.convert.partition(":")[2])
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _pairs(told: str) -> list[tuple[str, str]]:

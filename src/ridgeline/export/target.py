@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, cast
 
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.export.fields import ConfigField, field_table
 from ridgeline.export.forms import flags_text, flat, json_text, put, read_document, read_flags_text, yaml_text
+from ridgeline.export.modules import module_text, read_module
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.plan import Plan
 from ridgeline.seams.registry import in_room, keys_in_room
 from ridgeline.seams.technique import Technique
 
@@ -64,7 +68,7 @@ class Target(Technique):
     title: ClassVar[str] = ""
     program: ClassVar[str] = ""
     task: ClassVar[str] = "serving"
-    form: ClassVar[str] = "yaml"  # yaml, json or flags
+    form: ClassVar[str] = "yaml"  # yaml, json, flags or python
     file: ClassVar[str] = "config.yaml"
     start: ClassVar[str] = ""  # the command; {file}, {model}, {devices} are filled in
     release: ClassVar[str] = ""  # the newest that the table holds
@@ -77,10 +81,11 @@ class Target(Technique):
         """The files that run a plan; raises `InputError` for a value that the program would refuse."""
         document: dict[str, Any] = {}
         said: set[str] = set()
+        sayable = self.sayable(_without_adapters(words))
         for row in self.rows(release):
-            if not row.ours or row.ours not in words:
+            if not row.ours or row.ours not in sayable:
                 continue
-            value = row.theirs(words[row.ours])
+            value = row.theirs(sayable[row.ours])
             if value is None:
                 continue
             problem = row.check(value)
@@ -92,6 +97,10 @@ class Target(Technique):
         left_out = tuple(word for word in words if word not in said | own and self.matters(word, words))
         return Exported(files=self.written(document, words), command=self.command(words), left_out=left_out)
 
+    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The words that fields may say, where a field means something beside another alone."""
+        return words
+
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str
     ) -> tuple[dict[str, Any], set[str]]:
@@ -99,8 +108,13 @@ class Target(Technique):
         return document, set()
 
     def matters(self, word: str, words: Mapping[str, Any]) -> bool:
-        """Whether a word that has no field changes the run: those of the plan that are not at their default."""
-        return word.startswith("plan.") and words[word] not in (None, "", False, ()) and word not in _NOT_A_FIELD
+        """Whether a word that has no field changes the run: one that is not at its default."""
+        section, _, name = word.partition(".")
+        record = {"plan": Plan, "workload": Workload}.get(section) if self.task == "training" else None
+        nothing = getattr(record, name, None) if record else None
+        nothing = nothing.value if isinstance(nothing, Enum) else nothing
+        known = section == "plan" or (record is not None and name in _CHOSEN)
+        return known and words[word] not in (None, "", False, (), [], nothing) and word not in _NOT_A_FIELD
 
     def written(self, document: dict[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
         """The files of a document, by name."""
@@ -109,8 +123,14 @@ class Target(Technique):
                 return {self.file: yaml_text(document)}
             case "json":
                 return {self.file: json_text(document)}
+            case "python":
+                return {self.file: module_text(document, self.imports(document))}
             case _:
                 return {self.file: "#!/bin/sh\n" + flags_text(self.command(words), document)}
+
+    def imports(self, document: Mapping[str, Any]) -> tuple[str, ...]:
+        """The import lines of a Python module that holds a document."""
+        return ()
 
     def command(self, words: Mapping[str, Any]) -> str:
         """The command that starts the program on the files."""
@@ -122,6 +142,8 @@ class Target(Technique):
     def fields_of(self, document: Any, text: str) -> dict[str, Any] | None:
         """Fields by name of a file that was read, in our table's names; None where it is no file of this program."""
         known = frozenset(row.name for row in field_table(self.key))
+        if self.form == "python":
+            return read_module(text) if document is None else None
         if self.form == "flags":
             switches = frozenset(row.name for row in field_table(self.key) if row.type == "bool")
             return read_flags_text(text, switches) if document is None else None
@@ -139,12 +161,13 @@ class Target(Technique):
             problem = row.check(value)
             if problem:
                 raise InputError(f"{self.title} refuses it: {problem}", field=name, value=value)
-            ours = row.our_value(value) if row.ours else None
+            ours = row.our_value(value) if row.ours and value is not None else None
             if ours is None:
                 idle.append(name)
             else:
                 words[row.ours] = ours
         words, used = self.understood(words, fields)
+        words = dict(_without_adapters(words))
         unknown = tuple(name for name in fields if name not in known and name not in used)
         return Imported(
             target=self.key, words=words, fields=fields, idle=tuple(name for name in idle if name not in used),
@@ -156,7 +179,16 @@ class Target(Technique):
         return words, set()
 
 
-_NOT_A_FIELD = frozenset({"plan.engine", "plan.instances", "plan.framework"})
+_NOT_A_FIELD = frozenset({"plan.engine", "plan.instances", "plan.framework", "plan.dp", "plan.micro_batches"})
+_CHOSEN = frozenset({"task", "seq_len", "global_batch", "precision", "optimizer", "attention_kernel", "lora_rank"})
+"""Words of a workload that a program must say to train the same; the others describe its data."""
+
+
+def _without_adapters(words: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Words less those of adapters where none are trained."""
+    if words.get("workload.task") in ("lora", "qlora"):
+        return words
+    return {word: value for word, value in words.items() if not word.startswith("workload.lora_")}
 
 
 def targets() -> tuple[str, ...]:
@@ -183,7 +215,12 @@ def read_config(said: str) -> Imported:
     best: tuple[float, Target, dict[str, Any]] | None = None
     for each in named or targets():
         one = target(each)
-        fields = one.fields_of(document, text)
+        try:
+            fields = one.fields_of(document, text)
+        except InputError:
+            if named:
+                raise
+            continue
         if not fields:
             continue
         names = {row.name for row in one.rows()}

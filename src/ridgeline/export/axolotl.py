@@ -1,0 +1,62 @@
+"""Axolotl: the YAML of `axolotl train FILE`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ridgeline.export.forms import put
+from ridgeline.export.target import Target, Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axolotl(Target):
+    """Axolotl's YAML. Sharding is FSDP of version 2 with `dp_shard_size` and `dp_replicate_size`.
+
+    A pipeline has no field. The dataset is a placeholder to be replaced.
+    """
+
+    key: ClassVar[str] = "axolotl"
+    source: ClassVar[tuple[str, ...]] = ("axolotl",)
+    title: ClassVar[str] = "Axolotl"
+    program: ClassVar[str] = "transformers"
+    task: ClassVar[str] = "training"
+    file: ClassVar[str] = "axolotl.yaml"
+    start: ClassVar[str] = "axolotl train {file}"
+
+    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
+        """FSDP's fields where it shards, degrees above one."""
+        out = set() if words.get("plan.zero", 0) >= 2 else {"plan.zero", "plan.offload_weights"}
+        out |= {f"plan.{name}" for name in ("tp", "cp") if words.get(f"plan.{name}", 1) == 1}
+        return {word: value for word, value in words.items() if word not in out}
+
+    def finished(
+        self, document: dict[str, Any], words: Mapping[str, Any], release: str
+    ) -> tuple[dict[str, Any], set[str]]:
+        """What Axolotl asks of every config, four-bit weights, and how data-parallel ranks shard."""
+        document = {"datasets": [{"path": "DATASET", "type": "alpaca"}], "num_epochs": 1, "output_dir": "out",
+                    "learning_rate": 1e-5, **document}  # fmt: skip
+        if words.get("workload.task") == "qlora":
+            document["load_in_4bit"] = True
+        zero, ranks, group = (words.get(f"plan.{name}") or 0 for name in ("zero", "dp", "zero_group"))
+        own = {"workload.task", *(() if zero == 1 else ("plan.zero",))}
+        if zero >= 2:
+            document["fsdp_version"] = 2
+            put(document, "fsdp_config.auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+            put(document, "fsdp_config.state_dict_type", "FULL_STATE_DICT")
+            document |= {"dp_shard_size": group or ranks, "dp_replicate_size": ranks // (group or ranks)}
+            own.add("plan.zero_group")
+        return document, own
+
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+        """The task of adapters, and the stage and group of sharding."""
+        adapter = fields.get("adapter")
+        words["workload.task"] = adapter if adapter in ("lora", "qlora") else "full"
+        if "fsdp_version" not in fields and not any(name.startswith("fsdp_config.") for name in fields):
+            words["plan.zero"] = 0
+        elif "plan.zero" not in words:
+            words["plan.zero"] = 3
+        if fields.get("dp_replicate_size", 1) > 1 and fields.get("dp_shard_size", 1) > 1:
+            words["plan.zero_group"] = fields["dp_shard_size"]
+        return words, {"load_in_4bit"}
