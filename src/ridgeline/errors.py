@@ -9,6 +9,7 @@ RidgelineError                  exit code 2: the input cannot be used
 ├── WorkloadError               a workload contradicts itself or its model
 ├── PlanError                   a plan breaks a rule of the model, the machine or the schedule
 ├── DomainError                 a cost model was asked outside its domain
+├── LimitError                  a question needs more time or memory than it may take
 └── NoPlanError                 exit code 1: asked well, but nothing fits
 """
 
@@ -141,6 +142,10 @@ class PlanError(RidgelineError):
 
 class DomainError(RidgelineError):
     """A cost model was asked outside its domain."""
+
+
+class LimitError(RidgelineError):
+    """A question needs more time or memory than it may take."""
 
 
 class NoPlanError(RidgelineError):

@@ -152,7 +152,7 @@ Examples:
   ridgeline export llama-3.1-8b --on 8xH100-SXM --zero 3 --to deepspeed""",
     own={
         **_ASKED,
-        "to": _option(str, "--to", "the program: vllm, sglang, deepspeed, torchtitan ...", metavar="TARGET"),
+        "to": _option(str, "--to", "the program: vllm, sglang, deepspeed, torchtitan ...", REQUIRED, metavar="TARGET"),
         "release": _option(str, "--release", "of the program; the newest that is known", metavar="X.Y"),
         "out": _option(str, "--out", "where files are written; printed when absent", metavar="FOLDER", short="-o"),
     },

@@ -22,6 +22,23 @@ DOORS: dict[str, Verb] = {
             "browser": Argument(kind=bool, flag="--browser/--no-browser", default=True, help="open a browser"),
         },
     ),
+    "mcp": Verb(
+        run="mcp_server.serve.serve",
+        short_help="Serve the questions to agents.",
+        help="Serve the questions as tools of the Model Context Protocol, on standard input and output or on a port "
+        "of this machine; needs ridgeline[mcp].",
+        own={
+            "root": Argument(kind=str, flag="--root", default=".", help="the only folder whose files are used"),
+            "port": Argument(
+                kind=int, flag="--port", least=1, most=65535, help="streamable HTTP on 127.0.0.1, not standard input"
+            ),
+            "limit": Argument(kind=float, flag="--limit", default=120.0, least=1, help="seconds for one question"),
+            "memory": Argument(kind=str, flag="--memory", default="8GiB", help="memory for one question"),
+            "processes": Argument(
+                kind=int, flag="--processes", default=2, least=1, most=64, help="questions at a time"
+            ),
+        },
+    ),
 }
 
 
