@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -117,3 +118,97 @@ def well_formed(svg: str) -> ElementTree.Element:
     """The picture as any XML reader takes it."""
     assert svg.isascii()
     return ElementTree.fromstring(svg)
+
+
+TRAINED = {"on": "8xH100-SXM", "pp": 2, "dp": 4, "micro_batch": 1, "global_batch": 32, "seq_len": 2048}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def trained() -> Answer:
+    return rl.predict("llama-3.1-8b", **TRAINED)
+
+
+def tips(svg: str) -> list[str]:
+    """What is said of the marks of a picture."""
+    return [one.text or "" for one in well_formed(svg).iter(f"{SVG}title")]
+
+
+def test_bars_of_memory_are_as_long_as_the_bytes_are_many(trained: Answer) -> None:
+    report, root = trained.value, well_formed(trained.figure("memory").svg)
+    widths: dict[str, float] = {}
+    for rect in root.iter(f"{SVG}rect"):
+        title = rect.find(f"{SVG}title")
+        if title is not None and title.text:
+            widths[title.text.partition(":")[0]] = float(rect.get("width", "nan"))
+    sizes = {
+        f"stage {stage.stage}, {name}": size
+        for stage in report.memory
+        for name, size in stage.categories.items()
+        if size > 0
+    }
+    assert widths.keys() == sizes.keys()
+    scale = max(widths.values()) / max(sizes.values())
+    for name, size in sizes.items():
+        assert widths[name] == pytest.approx(size * scale, abs=0.02)
+    assert "interval" in " ".join(tips(trained.figure("memory").svg))
+
+
+def test_every_task_has_its_span_on_the_timeline(trained: Answer) -> None:
+    figure, report = trained.figure("timeline"), trained.value
+    paths = [one for one in well_formed(figure.svg).iter(f"{SVG}path") if one.get("class") == "spans"]
+    assert sum(one.get("d", "").count("M") for one in paths) == report.tasks.tasks
+    assert all(one.get("d", "").count("M") == len(one.get("data-batches", "").split()) for one in paths)
+    ends = [sum(map(int, pair)) for one in paths for pair in re.findall(r"M(\d+) [\d.]+h(\d+)", one.get("d", ""))]
+    assert max(ends) == pytest.approx(1e6, abs=1.5)
+
+
+def test_a_long_timeline_is_bounded(trained: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.pages.spans._SPANS", 60)
+    figure = trained.figure("timeline")
+    assert figure.svg.count("M") < trained.value.tasks.tasks
+    assert "drawn as one" in figure.note
+
+
+def test_evidence_of_operators_is_shown_under_the_roof(trained: Answer) -> None:
+    found = tips(trained.figure("roofline").svg)
+    counted = [one for one in trained.value.ops if one.flop > 0 and one.bytes > 0]
+    assert sum("evidence: " in tip for tip in found) == len(counted)
+
+
+def test_the_front_of_a_search_greys_what_is_dominated() -> None:
+    answer = rl.plan("gpt2", on="4xA100-SXM-80GB", global_batch=32, seq_len=1024, top=12)
+    found = [tip for tip in tips(answer.figure("front").svg) if tip.startswith("#")]
+    rates = [one.counts_per_s for one in answer.value.best]
+    peaks = [max(stage.total_bytes for stage in one.memory) for one in answer.value.best]
+    for place, (rate, peak) in enumerate(zip(rates, peaks, strict=True), start=1):
+        beaten = any(r >= rate and p <= peak and (r, p) != (rate, peak) for r, p in zip(rates, peaks, strict=True))
+        tip = next(tip for tip in found if tip.startswith(f"#{place}:"))
+        assert tip.endswith("dominated") == beaten
+
+
+def test_a_replay_is_drawn(tmp_path: Path) -> None:
+    words = {"rate": 4, "requests": 60, "prompt": 256, "output": 32}
+    answer = rl.simulate("llama-3.1-8b", on="1xH100-SXM", **words)
+    for name in ("latency", "distribution", "load", "cache", "memory", "iteration"):
+        well_formed(answer.figure(name).svg)
+    assert any("80 % interval" in tip for tip in tips(answer.figure("latency").svg))
+    assert [tag for tag, _ in read(answer.html()).tags].count("figure") == 6
+
+
+def test_the_name_of_a_strangers_model_is_text_in_charts(tmp_path: Path) -> None:
+    given = json.loads((Path(rl.__file__).parent / "data/models/gpt2.json").read_text(encoding="utf-8"))
+    folder = tmp_path / "<script>alert(1)<" / "script>"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**given, "_name_or_path": EVIL}), encoding="utf-8")
+    answer = rl.predict(str(folder / "config.json"), on="1xA100-SXM-80GB", micro_batch=8, global_batch=8, seq_len=512)
+    found = read(answer.html(str(folder)))
+    assert "img" not in [tag for tag, _ in found.tags]
+
+
+def test_png_is_drawn_or_says_what_is_missing(trained: Answer) -> None:
+    if find_spec("cairosvg") is None:
+        with pytest.raises(InputError, match=r"ridgeline\[pictures\]"):
+            trained.figure("time").png()
+    else:
+        assert trained.figure("time").png().startswith(b"\x89PNG")

@@ -49,9 +49,9 @@ def bars(
         if row.interval is not None:
             ends = [scale.at(end) for end in row.interval]
             sheet.whisker(ends[0], ends[1], top + _BAR / 2, f"{row.name}: 80 % interval")
+        if mark is not None:
+            sheet.line([(scale.at(mark), top - 2), (scale.at(mark), top + _BAR + 2)], HUES[4], 2.0)
         sheet.height += _ROW
-    if mark is not None:
-        sheet.line([(scale.at(mark), 14), (scale.at(mark), sheet.height)], HUES[4], wide=1.5)
     sheet.height += 4
     if legend:
         sheet.legend(legend)

@@ -11,6 +11,10 @@ from ridgeline.pages.drawing import Figure
 
 Charts = Mapping[str, Callable[[], Figure | None]]
 _DRAWN = {
+    "Report": "training.charts",
+    "SearchReport": "fronts.of_plans",
+    "ServingReport": "serving.charts",
+    "ServingSearch": "fronts.of_deployments",
     "Advice": "advised.charts",
 }
 """By class of the typed result: the function that names its charts."""

@@ -18,6 +18,7 @@ HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D
 INK, GRID, PAPER, FAINT = "#333333", "#d9d9d9", "#ffffff", "#bbbbbb"
 WIDTH = 420.0  # px
 _CHAR = 6.6  # px that a character of 12 px text takes, about
+_WIDE_CHAR = 7.4  # px, where two must not touch
 _LINE = 16.0  # px
 
 
@@ -46,7 +47,7 @@ class Figure:
             from cairosvg import svg2png
         except (ImportError, OSError):
             told = "PNG needs CairoSVG; `pip install 'ridgeline[pictures]'`, or take SVG"
-            raise InputError(told, field="--png") from None
+            raise InputError(told) from None
         made: bytes = svg2png(bytestring=self.svg.encode(), scale=scale, background_color=PAPER)
         return made
 
@@ -105,7 +106,7 @@ class Sheet:
         x = left
         self.height += _LINE
         for colour, name in entries:
-            wide = 22 + _CHAR * len(name)
+            wide = 24 + _WIDE_CHAR * len(name)
             if x > left and x + wide > self.width:
                 x, self.height = left, self.height + _LINE
             self.box(x, self.height - 9, (10, 10), colour)
@@ -158,7 +159,10 @@ class Axis:
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             powers = [10.0**power for power in range(first, last + 1, max(1, -(-(last - first + 1) // most)))]
-            return powers if len(powers) > 1 else [self.low, self.high]
+            if len(powers) > 2:
+                return powers
+            fine = [times * 10.0**power for power in range(first - 1, last + 1) for times in (1, 2, 5)]
+            return [value for value in fine if self.low <= value <= self.high]
         step = 10 ** math.floor(math.log10((self.high - self.low) / most))
         step = next(step * times for times in (1, 2, 5, 10) if (self.high - self.low) / (step * times) <= most)
         first = math.ceil(self.low / step - 1e-9)
@@ -166,13 +170,16 @@ class Axis:
 
 
 def axis(
-    values: Iterable[float], place: tuple[float, float], told: Callable[[float], str], *, log: bool = False
+    values: Iterable[float], place: tuple[float, float], told: Callable[[float], str], *, scale: str = "zero"
 ) -> Axis:
-    """An axis around some values: from zero, or with `log` from a little below the least of those above zero."""
+    """An axis around some values: from 'zero', 'near' them, or 'log' from a little below the least above zero."""
     known = [value for value in values if math.isfinite(value)]
-    if log:
+    if scale == "log":
         known = [value for value in known if value > 0] or [1.0]
         return Axis(low=min(known) / 1.3, high=max(known) * 1.3, start=place[0], end=place[1], told=told, log=True)
+    if scale == "near" and known and max(known) > min(known):
+        edge = (max(known) - min(known)) / 10
+        return Axis(low=min(known) - edge, high=max(known) + edge, start=place[0], end=place[1], told=told)
     most, least = max([0.0, *known]), min([0.0, *known])
     most = most if most > least else least + 1.0
     return Axis(low=least, high=most * 1.05, start=place[0], end=place[1], told=told)
@@ -182,10 +189,10 @@ def frame(sheet: Sheet, x: Axis, y: Axis, x_title: str, y_title: str) -> None:
     """Grid, ticks and titles of two axes; the title of y stands above it."""
     for value in x.ticks(4):
         sheet.line([(x.at(value), y.start), (x.at(value), y.end)], GRID)
-        sheet.text(x.at(value), y.start + 15, x.told(value), anchor="middle")
+        sheet.text(x.at(value), y.start + 15, x.told(value) if value else "0", anchor="middle")
     for value in y.ticks():
         sheet.line([(x.start, y.at(value)), (x.end, y.at(value))], GRID)
-        sheet.text(x.start - 5, y.at(value) + 4, y.told(value), anchor="end")
+        sheet.text(x.start - 5, y.at(value) + 4, y.told(value) if value else "0", anchor="end")
     sheet.line([(x.start, y.end), (x.start, y.start), (x.end, y.start)])
     sheet.text(4, y.end - 8, y_title)
     sheet.text(x.end, y.start + 32, x_title, anchor="end")

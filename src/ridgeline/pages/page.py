@@ -19,7 +19,8 @@ from ridgeline.pages.drawing import Figure
 from ridgeline.report.blocks import Block, Line, Table
 
 _BAR = re.compile(r"#+|\[#* *\]")  # cells that plain text draws as a bar
-_LABEL = re.compile(r"(\S.*?) {2,}(\S.*)", re.DOTALL)  # a name, then its text in the next column
+_LABEL = re.compile(r"(\S.*?|) {2,}(\S.*)", re.DOTALL)  # a name, then its text in the next column
+_LETTERS = re.compile(r".*\[[A-Z]+\.*\]")  # a line that plain text draws as a bar of letters
 _STRONG, _NUMBER = ' class="strong"', ' class="number"'
 _FIRST = "Answer"  # heading of what stands above all headings
 _LONG = 20  # rows, from which on a table is folded
@@ -106,7 +107,9 @@ def _kind(block: Block) -> str:
 
 def _laid(blocks: Iterable[Block]) -> str:
     """Blocks as HTML, with names and texts, and lists, as such."""
-    shown = (block for block in blocks if isinstance(block, Table) or block.text)
+    shown = (
+        block for block in blocks if isinstance(block, Table) or (block.text and not _LETTERS.fullmatch(block.text))
+    )
     return "".join(_group(kind, list(group)) for kind, group in groupby(shown, _kind))
 
 

@@ -15,11 +15,26 @@
     target.setAttribute("aria-label", target.dataset.tip);
     return target;
   };
+  // Spans of one kind are one path: the one under the pointer is found by its place.
+  const span = (path, event) => {
+    const view = path.ownerSVGElement, seconds = Number(view.ownerSVGElement.dataset.seconds);
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(path.getScreenCTM().inverse()).x;
+    const batches = path.dataset.batches.split(" ");
+    let index = 0;
+    for (const [, x, size] of path.getAttribute("d").matchAll(/M(\d+) [\d.]+h(\d+)/g)) {
+      if (at <= Number(x) + Number(size)) {
+        const scale = seconds / 1e6, batch = batches[index] >= 0 ? `, micro-batch ${batches[index]}` : "";
+        return `${path.dataset.tip}${batch}\n${told(size * scale)}, from ${told(x * scale)}`;
+      }
+      index += 1;
+    }
+    return path.dataset.tip;
+  };
   const show = (event) => {
     const mark = noted(event.target);
     tip.hidden = !mark;
     if (!mark) return;
-    tip.textContent = mark.dataset.tip;
+    tip.textContent = mark.dataset.batches ? span(mark, event) : mark.dataset.tip;
     const x = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 6);
     const below = event.clientY + 18;
     const y = below + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : below;
@@ -50,8 +65,9 @@
       const first = Math.ceil((from / all) * seconds / step - 1e-9);
       labels.forEach((label, index) => {
         const at = (first + index) * step, x = left + ((at / seconds) * all - from) / size * wide;
-        label.textContent = x > left + wide - 8 ? "" : told(at);
+        label.textContent = x > left + wide + 1 ? "" : told(at);
         label.setAttribute("x", x);
+        label.setAttribute("text-anchor", x > left + wide - 60 ? "end" : "start");
       });
     };
     const zoom = (times, share = 0.5) => {
