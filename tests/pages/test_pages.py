@@ -212,3 +212,34 @@ def test_png_is_drawn_or_says_what_is_missing(trained: Answer) -> None:
             trained.figure("time").png()
     else:
         assert trained.figure("time").png().startswith(b"\x89PNG")
+
+
+def test_an_operator_is_drawn_under_the_roof_of_each_machine() -> None:
+    answer = rl.op("gemm", "4096x4096x4096", on="H100-SXM,MI300X")
+    for name in ("time", "roofline"):
+        told = " ".join(tips(answer.figure(name).svg))
+        assert "H100-SXM: " in told
+        assert "MI300X: " in told
+    assert rl.op("stream", "256MiB").html().count("<figure") == 1  # no FLOP, so no roofline
+
+
+def test_rows_of_a_check_are_drawn_by_metric() -> None:
+    row = {"status": "scored", "metric": "step_time", "unit": "s", "evidence": "derived", "low": 0.9, "high": 1.3}
+    rows = [
+        {**row, "id": EVIL, "measured": 1.0, "predicted": 1.1},
+        {**row, "id": "b", "measured": 2.0, "predicted": 1.1},
+        {**row, "id": "c", "measured": 3.0, "predicted": None, "status": "refused"},
+        {**row, "id": "d", "measured": "fits", "predicted": "fits"},
+    ]
+    answer = Answer(lambda: {"rows": rows}, list, value=rows)
+    svg = answer.figure("step_time").svg
+    dots = [one.get("fill") for one in well_formed(svg).iter(f"{SVG}circle")]
+    assert len(dots) == 2
+    assert len(set(dots)) == 2
+    assert "<script" not in svg
+
+
+def test_one_row_of_a_check_is_drawn() -> None:
+    row = {"id": "a", "status": "scored", "metric": "mfu", "unit": "1", "evidence": "derived", "low": None}
+    rows = [{**row, "high": None, "measured": 0.4, "predicted": 0.4}]
+    well_formed(Answer(lambda: {"rows": rows}, list, value=rows).figure().svg)

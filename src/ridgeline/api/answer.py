@@ -88,9 +88,10 @@ class Answer:
         return self.table()
 
     def _repr_html_(self) -> str:
+        from ridgeline.pages.charts import figures
         from ridgeline.report.blocks import html
 
-        return html(self.blocks())
+        return html(self.blocks()) + "".join(one.svg for one in figures(self.value))
 
 
 def _records(answer: Any, name: str) -> list[Mapping[str, Any]]:

@@ -16,13 +16,16 @@ _DRAWN = {
     "ServingReport": "serving.charts",
     "ServingSearch": "fronts.of_deployments",
     "Advice": "advised.charts",
+    "list of OperatorCost": "operators.charts",
+    "list of dict": "checked.charts",
 }
-"""By class of the typed result: the function that names its charts."""
+"""By class of the typed result, or of the first row of a list: the function that names its charts."""
 
 
 def charts_of(value: Any) -> Charts:
     """The charts of a typed result by name, the most telling first; empty where none is drawn of its type."""
-    told = _DRAWN.get(type(value).__name__)
+    rows = isinstance(value, list) and value
+    told = _DRAWN.get(f"list of {type(value[0]).__name__}" if rows else type(value).__name__)
     if told is None:
         return {}
     module, _, function = told.partition(".")

@@ -162,7 +162,8 @@ class Axis:
             if len(powers) > 2:
                 return powers
             fine = [times * 10.0**power for power in range(first - 1, last + 1) for times in (1, 2, 5)]
-            return [value for value in fine if self.low <= value <= self.high]
+            kept = [value for value in fine if self.low <= value <= self.high]
+            return kept if len(kept) <= most + 1 or len(powers) < 2 else powers
         step = 10 ** math.floor(math.log10((self.high - self.low) / most))
         step = next(step * times for times in (1, 2, 5, 10) if (self.high - self.low) / (step * times) <= most)
         first = math.ceil(self.low / step - 1e-9)
