@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_help_loads_few_modules() -> None:
 
 @pytest.mark.parametrize("command", ["plan", "predict", "simulate", "measure"])
 def test_help_lists_every_flag_once_and_says_what_it_is_about(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
+    assert run([command, "--help-all"]) == 0
     sections = re.split(r"\n(?=\S[^\n]*:\n  )", capsys.readouterr().out)
     about = {part.split(":\n", 1)[0]: re.findall(r"^  (--[a-z-]+)", part, re.MULTILINE) for part in sections}
     flags = [flag for listed in about.values() for flag in listed]
@@ -73,6 +74,45 @@ def test_help_lists_every_flag_once_and_says_what_it_is_about(command: str, caps
     assert "--kv-ranks" in serving
     shared = set() if command == "simulate" else {"--tp", "--pp", "--dp", "--ep", "--technique"}
     assert set(about.get("Training and serving", ())) == shared
+
+
+@pytest.mark.parametrize("command", ["plan", "predict", "simulate", "advise"])
+def test_help_is_a_page_that_names_the_rest(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert page.count("\n") <= 110
+    assert "Most used words:" in page
+    assert "--on" in page
+    assert "--help-all" in page
+    assert run([command, "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    told = re.search(r"(\d+) more words of the scenario", page)
+    assert told is not None
+    flags = [len(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)) for text in (page, whole)]
+    assert flags[1] - flags[0] == int(told[1])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ridgeline pre", "predict"),
+        ("ridgeline predict llama-3.1-8", "llama-3.1-8b"),
+        ("ridgeline predict gpt2 --on 8xH200", "8xH200-SXM"),
+        ("ridgeline predict gpt2 --precision bf16-a", "bf16-amp"),
+    ],
+)
+def test_the_shell_completes_commands_models_machines_and_words(line: str, found: str) -> None:
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_RIDGELINE_COMPLETE": "complete_bash"}
+    ask = "from ridgeline.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env={**os.environ, **asked})
+    assert found in done.stdout.split(), done.stderr
+
+
+def test_completion_is_shown_for_a_shell() -> None:
+    ask = "from ridgeline.cli.main import run; run(['--show-completion', 'bash'])"
+    shell = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env=shell)
+    assert "complete -o default -F _ridgeline_completion ridgeline" in done.stdout, done.stderr
 
 
 def test_examples_of_the_help_are_answered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,7 +90,7 @@ def test_cut_cross_entropy_holds_what_its_authors_measured(monkeypatch: pytest.M
 
 
 def test_they_are_in_help_and_refused_where_they_are_not_installed() -> None:
-    told = ridgeline("predict", "--help").stdout
+    told = ridgeline("predict", "--help-all").stdout
     assert "galore-stranger" in told
     assert "cut-cross-entropy" in told
     refused = ridgeline(*TRAINED, "--optimizer", "galore-stranger", package=False)
@@ -232,7 +232,7 @@ def test_serving_that_does_not_go_together_is_refused(words: tuple[str, ...], to
 
 
 def test_serving_techniques_are_in_help_and_listed_with_their_pages() -> None:
-    assert "arrival|fair|shortest|srpt" in ridgeline("simulate", "--help").stdout
+    assert "arrival|fair|shortest|srpt" in ridgeline("simulate", "--help-all").stdout
     told = ridgeline("techniques").stdout
     assert "h2o" in told
     assert "srpt" in told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Annotated, Any
 
@@ -85,16 +85,44 @@ class Command(_Plain, TyperCommand):
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes arguments, the command's own options, then one section a heading."""
+        """Writes arguments, the command's own options and the most used words; `--help-all` writes all sections."""
         sections: dict[str, list[tuple[str, str]]] = {}
+        left_out = 0
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            if record is not None:
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or own, []).append(record)
+            heading = getattr(parameter, "rich_help_panel", None)
+            if record is None:
+                continue
+            if heading and not ctx.meta.get(_ALL):
+                left_out += parameter.name not in MOST_USED
+                heading = "Most used words" if parameter.name in MOST_USED else _ALL
+            heading = heading or ("Arguments" if parameter.param_type_name == "argument" else "Options")
+            sections.setdefault(heading, []).append(record)
+        sections.pop(_ALL, None)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more words of the scenario: ridgeline {self.name} --help-all")
+
+
+def _help_all(ctx: Any, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+_ALL = "ridgeline.help_all"
+MOST_USED = frozenset(
+    (
+        *("task", "seq_len", "global_batch", "tokens", "precision", "optimizer", "micro_batch", "zero", "recompute"),
+        *("tp", "pp", "dp", "ep", "cp", "schedule", "technique", "framework", "batch", "engine", "weights", "kv_cache"),
+        *("trace", "rate", "requests", "concurrency", "prompt", "output", "slo", "prefill", "decode"),
+    )
+)
+"""Words of a scenario that `--help` shows; the others are under `--help-all`."""
 
 
 SHARED = "Training and serving"  # the heading of words that are in several tables of a command
@@ -104,7 +132,7 @@ def build(name: str, one: Verb) -> Any:
     """The command of a question, as Typer runs it."""
     own_words = one.own if name in DOORS else {**one.own, **_FORMS}
     shown = [_own(each, option) for each, option in own_words.items()]
-    shown += flags_of(one.fields)
+    shown += [*flags_of(one.fields), *([_whole_help()] if one.fields else [])]
 
     def call(**words: Any) -> int:
         own = {each: words.pop(each) for each in one.own}
@@ -112,6 +140,7 @@ def build(name: str, one: Verb) -> Any:
         if name in DOORS:
             return start(name, own)
         forms = {each: words.pop(each) for each in _FORMS}
+        words.pop("help_all", None)
         return printed(one.answer(own, words), title=f"ridgeline {name} {own.get('subject') or ''}".strip(), **forms)
 
     call.__doc__ = one.help
@@ -138,6 +167,37 @@ def _enum(name: str, choices: tuple[str, ...]) -> Any:
     return Enum(name, {each: each for each in choices}, type=str)
 
 
+def _whole_help() -> inspect.Parameter:
+    """`--help-all`, of commands with words of a scenario."""
+    said = typer.Option("--help-all", callback=_help_all, is_eager=True, help="show every option, under headings")
+    annotation = Annotated[bool, said]
+    return inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+
+
+def _names_of(name: str) -> Callable[[str], list[str]] | None:
+    """What the shell completes a question's own word from, read when it asks: names of the catalog."""
+
+    def models(incomplete: str) -> list[str]:
+        from ridgeline.graph.load import catalog
+
+        return [one for one in catalog() if one.startswith(incomplete)]
+
+    def machines(incomplete: str) -> list[str]:
+        from ridgeline.facts.accelerators import accelerator_names
+        from ridgeline.facts.clusters import clusters
+
+        count, times, rest = incomplete.rpartition("x") if incomplete[:1].isdigit() else ("", "", incomplete)
+        known = (*accelerator_names(), *clusters())
+        return [count + times + one for one in known if one.casefold().startswith(rest.casefold())]
+
+    return {"subject": models, "on": machines}.get(name)
+
+
+def _among(choices: tuple[str, ...]) -> Callable[[str], list[str]] | None:
+    """What the shell completes a word of a scenario from."""
+    return (lambda incomplete: [one for one in choices if one.startswith(incomplete)]) if choices else None
+
+
 def _own(name: str, option: Argument) -> inspect.Parameter:
     """A question's own option as a parameter of its command."""
     kind: Any = list[str] if option.kind is list else option.kind
@@ -149,10 +209,10 @@ def _own(name: str, option: Argument) -> inspect.Parameter:
     if option.flag:
         said: Any = typer.Option(
             *filter(None, (option.flag, option.short)), help=option.help, metavar=option.metavar,
-            show_default=option.shown, min=option.least, max=option.most,
+            show_default=option.shown, min=option.least, max=option.most, autocompletion=_names_of(name),
         )  # fmt: skip
     else:
-        said = typer.Argument(help=option.help, metavar=option.metavar)
+        said = typer.Argument(help=option.help, metavar=option.metavar, autocompletion=_names_of(name))
     said.ridgeline_option = option
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said])
 
@@ -176,7 +236,10 @@ def _parameter(field: Field, heading: str) -> inspect.Parameter:
     kind: Any = bool | None if field.switch else str | None
     name = f"{field.flag}/--no-{field.flag[2:]}" if field.switch else field.flag
     metavar = None if field.switch else "|".join(field.choices) or "VALUE"
-    option = typer.Option(name, help=field.help, metavar=metavar, show_default=False, rich_help_panel=heading)
+    option = typer.Option(
+        name, help=field.help, metavar=metavar, show_default=False, rich_help_panel=heading,
+        autocompletion=_among(field.choices),
+    )  # fmt: skip
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )
