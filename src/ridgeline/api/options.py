@@ -158,6 +158,22 @@ Examples:
     },
     fields=_RUN_FLAGS,
 )  # fmt: skip
+VERBS["init"] = Verb(
+    run="beginning.init",
+    short_help="Write a scenario file to start from.",
+    help="Write a scenario file with the usual values, what each word means and the alternatives.",
+    epilog="""\b
+Examples:
+  ridgeline init llama-3.1-8b --on 8xH100-SXM
+  ridgeline init qwen3-32b --serve --on 2xH100-SXM -o serving.toml""",
+    own={
+        "subject": _argument(str, "catalog name of the model", "llama-3.1-8b", metavar="[MODEL]"),
+        "on": _option(str, "--on", "e.g. 8xH100-SXM", "8xH100-SXM", metavar="CLUSTER"),
+        "serve": _option(bool, "--serve", "the workload is serving", False),
+        "out": _option(str, "--out", "the file to write", "scenario.toml", metavar="FILE.toml", short="-o"),
+        "force": _option(bool, "--force", "replace a file that is there", False),
+    },
+)
 VERBS["op"] = Verb(
     run="operating.operate",
     short_help="Price one operator on some machines.",

@@ -45,6 +45,11 @@ def export(subject: str | None = None, on: str | None = None, *, to: str, **word
     return ask("export", subject=subject, on=on, to=to, **words)
 
 
+def init(subject: str = "llama-3.1-8b", on: str = "8xH100-SXM", **words: Any) -> Answer:
+    """A commented scenario file with the usual values, written where `out` says; `value` is its text."""
+    return ask("init", subject=subject, on=on, **words)
+
+
 def op(kind: str, shape: str, on: str = "H100-SXM", **words: Any) -> Answer:
     """The cost of one operator ('gemm', '4096x4096x4096') on each machine named [s, byte, FLOP, J]."""
     return ask("op", kind=kind, shape=shape, on=on, **words)

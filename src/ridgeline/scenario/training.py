@@ -345,13 +345,17 @@ def write_scenario(scenario: Scenario) -> str:
     Model and cluster are written as the person wrote them, units included.
     """
     parts = [_section(name, scenario.written[name]) for name in ("model", "cluster")]
+    return "\n".join([*parts, *(_section(name, table) for name, table in workload_and_plan(scenario).items())])
+
+
+def workload_and_plan(scenario: Scenario) -> dict[str, dict[str, object]]:
+    """The tables [workload] and [plan] of a scenario, without words that would change nothing in it."""
     tables = {"workload": _values(scenario.workload, WORKLOAD_FIELDS)}
     tables |= {} if scenario.plan is None else {"plan": _values(scenario.plan, PLAN_FIELDS)}
     plan = {} if scenario.plan is None else vars(scenario.plan)
     for section, name, _ in idle_words(vars(scenario.workload), plan, scenario.model):
         tables.get(section, {}).pop(name, None)
-    parts += [_section(name, table) for name, table in tables.items()]
-    return "\n".join(parts)
+    return tables
 
 
 def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, object]:
@@ -360,20 +364,21 @@ def _values(record: Workload | Plan, known: tuple[Field, ...]) -> dict[str, obje
 
 
 def _section(name: str, table: Table) -> str:
-    return f"[{name}]\n" + "".join(f"{_key(key)} = {_toml(value)}\n" for key, value in table.items())
+    return f"[{name}]\n" + "".join(f"{_key(key)} = {toml_value(value)}\n" for key, value in table.items())
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)
