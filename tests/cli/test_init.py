@@ -10,7 +10,7 @@ import pytest
 import ridgeline as rl
 from ridgeline.cli.main import run
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.scenario.sampling import SAMPLING_FIELDS
+from ridgeline.scenario.sampling_fields import SAMPLING_FIELDS
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 KINDS = {

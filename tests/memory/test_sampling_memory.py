@@ -110,7 +110,9 @@ def test_names_of_people_and_tables_are_read(capsys: pytest.CaptureFixture[str],
     assert run(["predict", write(tmp_path, "sdxl", "1xRTX-4090"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "stable-diffusion-xl"
     assert run(["predict", "sdxl", "--on", "1xRTX-4090"]) == 2
-    assert "stable-diffusion-xl makes pictures; ask for them in a scenario file" in capsys.readouterr().err
+    assert "missing: width, height, steps" in capsys.readouterr().err
+    assert run(["predict", "sdxl", "--serve", "--on", "1xRTX-4090"]) == 2
+    assert "stable-diffusion-xl makes pictures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("guidance", [1, 2])

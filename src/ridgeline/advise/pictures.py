@@ -18,7 +18,7 @@ from ridgeline.graph.workload import PRECISIONS
 from ridgeline.plan.sampling import DEGREES, OFFLOADS, Division, Sampling
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.predict.step_interval import shared_error
-from ridgeline.scenario.sampling import DIVISION_FIELDS, SAMPLING_FIELDS
+from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS
 from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import EXACT
 

@@ -52,6 +52,8 @@ def _advice(given: SimpleNamespace) -> Advice:
     from ridgeline.scenario.sampling import names_sampling
 
     if names_sampling(given.subject):
+        if not given.subject.endswith(".toml"):
+            raise InputError("is of pictures: `ridgeline init` writes a scenario file to advise on", field="MODEL")
         return _of_pictures(given)
     asked = scenario_of(given.subject, given.on, given.words, planned=True)
 

@@ -47,7 +47,7 @@ def _scenario(given: SimpleNamespace) -> tuple[str, str]:
     machine, pictures = cluster_words(given.on, {}), find_diffusion(given.subject)
     where = cluster_in({"cluster": machine}, Place(file=None, folder=Path(), lines={}))
     if pictures is not None:
-        from ridgeline.scenario.sampling import DIVISION_FIELDS, SAMPLING_FIELDS
+        from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS
 
         command = f"ridgeline predict {given.out}"
         sections = [

@@ -7,6 +7,7 @@ from typing import Any
 from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS
 from ridgeline.api.verb import REQUIRED, VERBS, Argument, Verb
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.sampling_fields import PICTURE_FIELDS
 from ridgeline.scenario.serving_fields import (
     BATCH_FIELDS,
     DEPLOYMENT_FIELDS,
@@ -100,6 +101,8 @@ VERBS["predict"] = Verb(
 Examples:
   ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
   ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
+  ridgeline predict flux.1-dev --on h100 --width 1024 --height 1024 --steps 28
+  ridgeline predict resnet-50 --serve --on h100 --batch 32
   ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
       --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
     own={
@@ -109,7 +112,7 @@ Examples:
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
         "quick": _option(bool, "--quick", "without what a tenth more of each resource would change", False),
     },
-    fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS},
+    fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS, "Pictures": PICTURE_FIELDS},
 )  # fmt: skip
 VERBS["simulate"] = Verb(
     run="simulating.simulate",

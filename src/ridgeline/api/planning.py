@@ -104,6 +104,8 @@ def predict(given: SimpleNamespace) -> Answer:
     take_machine_words(given)
     if given.longest and given.serve:
         raise InputError("is a question about training; leave it out, or --serve", field="--longest")
+    if given.serve and _is_network(given.subject):
+        given.words, given.serve = _forward_words(given), False
     if given.serve:
         from ridgeline.api.simulating import predict_batch
 
@@ -151,6 +153,35 @@ def predict(given: SimpleNamespace) -> Answer:
         impossible=None if report.fits else _too_large(report),
         aside=told,
     )
+
+
+def _is_network(subject: str) -> bool:
+    """Whether a subject names a network of images, speech, sentences or categories."""
+    from ridgeline.graph.networks import find_network
+
+    return not subject.endswith((".toml", ".json")) and find_network(subject) is not None
+
+
+def _forward_words(given: SimpleNamespace) -> dict[str, Any]:
+    """Words of a step that serves a network: one forward of a batch of samples on every device."""
+    from ridgeline.api.asking import cluster_words
+    from ridgeline.scenario.fields import count
+    from ridgeline.scenario.training import Place, cluster_in
+
+    if given.on is None:
+        raise InputError("say which machine, e.g. --on 1xH100-SXM", field="--on")
+    where = cluster_in({"cluster": cluster_words(given.on, given.words)}, Place(file=None, folder=Path(), lines={}))
+    try:
+        batch = count(1)(given.words.get("batch") or 1)
+    except (ValueError, InputError) as error:
+        raise InputError(str(error), field="--batch") from None
+    asked = {"optimizer": "forward-only", "micro_batch": batch, "global_batch": batch * where.count}
+    for name in asked:
+        if given.words.get(name) is not None:
+            raise InputError(
+                "is of training; --batch says the samples of a device", field="--" + name.replace("_", "-")
+            )
+    return {**given.words, "batch": None, **asked}
 
 
 def _too_large(report: Report) -> str:

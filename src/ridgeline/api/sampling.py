@@ -8,13 +8,14 @@ from typing import Any
 
 from ridgeline.api.answer import Answer
 from ridgeline.api.asking import cluster_words
-from ridgeline.api.flags import flag_of
+from ridgeline.api.flags import flag_of, given
 from ridgeline.errors import InputError, ModelError, PlanError
 from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import DEGREES, OFFLOADS
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.report.blocks import Block, Line, Table, blank
-from ridgeline.scenario.sampling import SamplingScenario, read_sampling
+from ridgeline.scenario.sampling import SamplingScenario, read_sampling, sampling_from_words
+from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS
 from ridgeline.scenario.training import OF_MACHINE
 from ridgeline.units import bytes_text, time_text
 
@@ -22,17 +23,25 @@ _WIDTH = 120  # columns when piped
 
 
 def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> Answer:
-    """Prints how long a batch of pictures takes; of flags, --on alone is read."""
-    given = [name for name, value in words.items() if value is not None and name not in OF_MACHINE]
-    if given:
-        told = "pictures are asked in the scenario file; only --on may differ from it"
-        raise InputError(told, field=flag_of(given[0]))
-    asked = read_sampling(subject, {"cluster": table} if (table := cluster_words(on, words)) else {})
+    """How long a batch of pictures takes, what it holds, draws and costs; flags win over a scenario file."""
+    sections = {"workload": frozenset(one.name for one in SAMPLING_FIELDS)}
+    sections["plan"] = frozenset(one.name for one in DIVISION_FIELDS)
+    for name, value in words.items():
+        if value is not None and name not in OF_MACHINE.union(*sections.values()):
+            raise InputError("says nothing of pictures; leave it out", field=flag_of(name))
+    tables: dict[str, Any] = {section: table for section, names in sections.items() if (table := given(words, names))}
+    tables |= {"cluster": table} if (table := cluster_words(on, words)) else {}
+    if subject.endswith(".toml"):
+        asked = read_sampling(subject, tables)
+    elif on is None:
+        raise InputError("say which machine, e.g. --on 1xH100-SXM", field="--on")
+    else:
+        asked = sampling_from_words({"model": {"name": subject}, **tables})
     try:
         cost = sample(asked.model, asked.cluster, asked.asked, asked.by)
     except (ModelError, PlanError) as error:
         section = "plan" if isinstance(error, PlanError) else "workload"
-        raise InputError(str(error), file=subject, field=section) from None
+        raise InputError(str(error), file=subject if subject.endswith(".toml") else None, field=section) from None
     large = None if cost.memory.fits else _too_large(asked, cost.memory)
     return Answer(
         lambda: _as_dict(asked, cost), lambda: _blocks(asked, cost), width=_WIDTH, value=cost, impossible=large
@@ -90,6 +99,7 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
         Line(text=f"{time_text(cost.seconds)} (80 % interval {time_text(cost.low_s)} to {time_text(cost.high_s)})"),
         Line(text=f"{what.batch / cost.seconds:.3g} pictures a second, {time_text(cost.step_s)} a step"),
         *([Line(text=_wanted(asked, cost))] if asked.per_minute is not None else []),
+        Line(text=_spent(asked, cost)),
         Line(text=_held(cost.memory)),
         blank(),
         Table(columns=("part", "time", "share"), rows=tuple(rows), right=right),
@@ -107,6 +117,14 @@ def _wanted(asked: SamplingScenario, cost: SamplingCost) -> str:
     return (
         f"{asked.per_minute:,} pictures a minute take {groups * asked.by.devices:,} devices of {asked.cluster.count:,}"
     )
+
+
+def _spent(asked: SamplingScenario, cost: SamplingCost) -> str:
+    """Energy and money of a picture."""
+    each = asked.asked.batch
+    money = "no price is known" if cost.usd is None else f"${1000 * cost.usd / each:.3g} a thousand pictures"
+    carbon = "" if cost.carbon_kg is None else f", {cost.carbon_kg / each * 1e3:.3g} g CO2e a picture"
+    return f"{cost.energy_j / each:,.4g} J a picture, {money}{carbon}"
 
 
 def _held(memory: SamplingMemory) -> str:

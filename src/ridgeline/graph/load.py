@@ -67,8 +67,8 @@ def load(text_or_path: str | Path) -> Model:
     pictures = find_diffusion(text)
     if pictures is not None:
         raise ModelError(
-            f"{pictures} makes pictures; ask for them in a scenario file: [model] name = '{pictures}', [workload]"
-            " task = 'diffusion', width, height and steps (docs/models.md), without --serve"
+            f"{pictures} makes pictures; ask `predict` with --width, --height and --steps, or in a scenario file"
+            " (docs/models.md), without --serve"
         )
     from ridgeline.graph.networks import networks
 

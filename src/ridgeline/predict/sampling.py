@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.energy.power import step_energy_j
 from ridgeline.errors import ModelError, PlanError
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.decoders import DEEP_SHRINK, decoder, deep_decoder, film_decoder
@@ -49,6 +50,9 @@ class SamplingCost:
     memory: SamplingMemory
     copied_s: float = 0.0
     told_bytes: float = 0.0
+    energy_j: float = 0.0  # of the batch, at the wall, by the devices that make it
+    usd: float | None = None
+    carbon_kg: float | None = None
 
     def share(self, seconds: float) -> tuple[float, float]:
         """The interval of a part of the time [s]."""
@@ -88,11 +92,18 @@ def sample(name: str, cluster: Cluster, asked: Sampling, by: Division | None = N
     low, high = step_interval(usual.parts, usual.hosts, predictor=predictor, evidence=evidence)
     seconds = words + pixels + stepped + copied
     least = asked.steps * usual.least_s + least_of_ends
+    busy = {name: each * stepped / usual.seconds for name, each in usual.parts.items()}
+    busy["matrix"] = busy.get("matrix", 0.0) + words + pixels
+    using = replace(cluster, count=by.devices)
+    energy = step_energy_j({**busy, "host copies": copied}, using, held=predictor.stages.pricer.held)
+    price, carbon = cluster.price_usd_per_device_h, cluster.carbon_kg_per_j
     return SamplingCost(
         seconds=seconds, low_s=min(seconds, max(seconds * low / usual.seconds, least)),
         high_s=seconds * high / usual.seconds, step_s=stepped / asked.steps, words_s=words, pixels_s=pixels,
         parts=usual.parts, evidence=evidence, assumptions=(*more, *(said if asked.decoded else ()), *held),
         memory=memory, copied_s=copied, told_bytes=usual.told_bytes,
+        energy_j=energy, usd=None if price is None else price.value * by.devices * seconds / 3600,
+        carbon_kg=None if carbon is None else carbon.value * energy,
     )  # fmt: skip
 
 

@@ -10,42 +10,14 @@ from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
-from ridgeline.graph.denoiser_specs import diffusion_model
-from ridgeline.graph.workload import PRECISIONS
-from ridgeline.plan.sampling import LONGEST_SIDE, MOST, OFFLOADS, Division, Sampling
-from ridgeline.scenario.fields import TECHNIQUES, Field, pick, read_fields, whole, yes
+from ridgeline.graph.denoiser_specs import diffusion_model, find_diffusion
+from ridgeline.plan.sampling import Division, Sampling
+from ridgeline.scenario.fields import read_fields
+from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS, TASK
 from ridgeline.scenario.training import Place, Table, cluster_in, failing, guarded, tables_of
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
-
-TASK = "diffusion"
-
-SAMPLING_FIELDS: tuple[Field, ...] = (
-    pick("task", (TASK,), "pictures are sampled"),
-    whole("width", "pixels across", most=LONGEST_SIDE),
-    whole("height", "pixels down", most=LONGEST_SIDE),
-    whole("frames", "frames of a video", most=MOST),
-    whole("steps", "denoising steps", most=MOST),
-    whole("batch", "pictures made at a time", most=MOST),
-    pick("precision", PRECISIONS, "format of the denoiser's products"),
-    pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
-    pick("attention_kernel", ("flash", "flash1", "flash2", "unfused"), "attention kernel"),
-    pick("offload", OFFLOADS, "what waits in host memory: nothing, models not in use, or layers not in use"),
-    yes("decoded", "words are read and pixels made as well"),
-    whole("pictures_per_minute", "pictures a minute that are wanted of the whole cluster"),
-)
-
-DIVISION_FIELDS: tuple[Field, ...] = (
-    whole("guidance", "devices for the two sides of classifier-free guidance", most=2),
-    whole("ulysses", "devices that trade patches for heads"),
-    whole("ring", "devices among which keys and values pass round"),
-    whole("tensor", "devices that share a layer's width"),
-    whole("pipeline", "devices that share the layers (PipeFusion)"),
-    whole("patches", "devices that hold a part of the picture each, with keys and values of the whole"),
-    whole("warm", "first steps in which the pipeline waits", least=0),
-    TECHNIQUES,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +32,9 @@ class SamplingScenario:
 
 
 def names_sampling(subject: str) -> bool:
-    """Whether a command's subject is a scenario whose task is diffusion; files that cannot be read are not."""
+    """Whether a command's subject is a diffusion model, or a scenario whose task is diffusion that can be read."""
     if not subject.endswith(".toml"):
-        return False
+        return find_diffusion(subject) is not None
     try:
         content = tomllib.loads(read_user_file(subject, SCENARIO).text())
     except (InputError, ValueError, RecursionError):
@@ -73,7 +45,15 @@ def names_sampling(subject: str) -> bool:
 
 def read_sampling(path: str | Path, words: Mapping[str, Table] | None = None) -> SamplingScenario:
     """The scenario in a TOML file; raises InputError with file, line and field for anything that cannot be used."""
-    tables, place = tables_of(path, words)
+    return _build(*tables_of(path, words))
+
+
+def sampling_from_words(words: Mapping[str, Table]) -> SamplingScenario:
+    """The scenario that tables describe; raises `InputError` with the flag at fault."""
+    return _build(words, Place(file=None, folder=Path(), lines={}))
+
+
+def _build(tables: Mapping[str, Table], place: Place) -> SamplingScenario:
     model = tables.get("model", {})
     name = model.get("name")
     if not isinstance(name, str) or set(model) != {"name"}:
