@@ -117,3 +117,26 @@ def test_values_convert_and_back(convert: str, ours: object, theirs: object) -> 
     row = ConfigField(name="x", type="any", convert=convert, source="s")
     assert row.theirs(ours) == theirs
     assert row.our_value(theirs) == ours
+
+
+def test_a_python_config_is_read_and_never_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import os\nfrom torchtitan.models.llama3 import model_registry\n"
+        f"os.mkdir({str(tmp_path / 'run')!r})\n\ndef mine():\n    spec = model_registry('8B')\n"
+        "    made = Trainer.Config(model_spec=spec, training=TrainingConfig(seq_len=8192, local_batch_size=2))\n"
+        "    made.parallelism.tensor_parallel_degree = 4\n    return made\n"
+    )
+    found = read_config(str(file))
+    assert not (tmp_path / "run").exists()
+    assert found.target == "torchtitan"
+    wanted = {"model.id": "llama-3.1-8b", "workload.seq_len": 8192, "plan.micro_batch": 2, "plan.tp": 4}
+    assert wanted.items() <= found.words.items()
+
+
+@pytest.mark.parametrize("text", ["def f(:", "x = 1", "(" * 500, "def f():\n    return " + "a(" * 200 + ")" * 200])
+def test_a_python_file_that_is_no_config_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(text)
+    with pytest.raises(InputError):
+        read_config(f"torchtitan:{file}")

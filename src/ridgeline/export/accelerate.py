@@ -58,7 +58,7 @@ class Accelerate(Target):
     def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
         """The stage from the kind of process group, and the group that shards."""
         if fields.get("distributed_type") in ("MULTI_GPU", "NO"):
-            words["plan.zero"] = 0
+            words |= {"plan.zero": 0, "workload.framework": "ddp"}
         elif fields.get("distributed_type") == "FSDP":
             words.setdefault("plan.zero", 3)
         if fields.get(f"{_MESH}dp_replicate_size", 1) > 1 and fields.get(f"{_MESH}dp_shard_size", 1) > 1:

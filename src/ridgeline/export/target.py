@@ -93,6 +93,8 @@ class Target(Technique):
                 raise InputError(f"{self.title} refuses {row.name}: {problem}", field=row.ours, value=value)
             said.add(row.ours)
             put(document, row.name, value)
+        if "plan.micro_batches" in said:
+            said.add("workload.global_batch")
         document, own = self.finished(document, words, release)
         left_out = tuple(word for word in words if word not in said | own and self.matters(word, words))
         return Exported(files=self.written(document, words), command=self.command(words), left_out=left_out)
@@ -112,7 +114,7 @@ class Target(Technique):
         section, _, name = word.partition(".")
         record = {"plan": Plan, "workload": Workload}.get(section) if self.task == "training" else None
         nothing = getattr(record, name, None) if record else None
-        nothing = nothing.value if isinstance(nothing, Enum) else nothing
+        nothing = nothing.value if isinstance(nothing, Enum) else None if name in _ALWAYS else nothing
         known = section == "plan" or (record is not None and name in _CHOSEN)
         return known and words[word] not in (None, "", False, (), [], nothing) and word not in _NOT_A_FIELD
 
@@ -180,7 +182,8 @@ class Target(Technique):
 
 
 _NOT_A_FIELD = frozenset({"plan.engine", "plan.instances", "plan.framework", "plan.dp", "plan.micro_batches"})
-_CHOSEN = frozenset({"task", "seq_len", "global_batch", "precision", "optimizer", "attention_kernel", "lora_rank"})
+_ALWAYS = frozenset({"precision", "optimizer"})  # told also at our default, which need not be the program's
+_CHOSEN = _ALWAYS | {"task", "seq_len", "global_batch", "attention_kernel", "lora_rank"}
 """Words of a workload that a program must say to train the same; the others describe its data."""
 
 
