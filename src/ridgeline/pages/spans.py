@@ -52,7 +52,7 @@ def timeline(name: str, title: str, tasks: TaskGraph, found: Timeline) -> Figure
 def _path(name: str, row: int, colour: str, spans: list[tuple[float, float, int]]) -> str:
     """All spans of a kind on a stream as one path; a page finds the one under the pointer, and its micro-batch."""
     y, places = px(row * _ROW + 2), [(round(start * _VIEW), round(end * _VIEW)) for start, end, _ in spans]
-    d = "".join(f"M{start} {y}h{max(end - start, 1)}v{px(_BAR)}h-{max(end - start, 1)}z" for start, end in places)
+    d = "".join(f"M{start} {y}h{max(end - start, 1)}v{_BAR:g}h-{max(end - start, 1)}z" for start, end in places)
     batches = " ".join(str(batch) for *_, batch in spans)
     return f'<path class="spans" d="{d}" fill="{colour}" data-batches="{batches}"><title>{escaped(name)}</title></path>'
 
@@ -72,14 +72,14 @@ def _spans(tasks: TaskGraph, found: Timeline, stream: int, least_s: float) -> It
     """Start and end [s], label and micro-batch (-1 for none) of each span; short neighbours become one."""
     start, end, label, batch = 0.0, -1.0, "", -1
     order = np.flatnonzero(tasks.stream == stream)
-    for task in order[np.argsort(found.start_s[order], kind="stable")]:
-        begins, ends = float(found.start_s[task]), float(found.end_s[task])
+    order = order[np.argsort(found.start_s[order], kind="stable")]
+    columns = (found.start_s, found.end_s, tasks.kind, tasks.micro_batch)
+    for begins, ends, kind, micro_batch in zip(*(column[order].tolist() for column in columns), strict=True):
         if label and max(ends - begins, end - start) < least_s and begins - end < least_s:
             end = max(end, ends)
             continue
         if label:
             yield start, end, label, batch
-        start, end, label = begins, ends, tasks.label[int(tasks.kind[task])]
-        batch = int(tasks.micro_batch[task])
+        start, end, label, batch = begins, ends, tasks.label[kind], micro_batch
     if label:
         yield start, end, label, batch

@@ -146,12 +146,14 @@ def _in_flight(report: Report, stage: int) -> Iterator[tuple[float, int]]:
     mine = np.isin(tasks.stream, [place for place, device in enumerate(tasks.stream_device) if device == stage])
     begun: dict[tuple[int, int], float] = {}
     ended: dict[tuple[int, int], float] = {}
-    for task in np.flatnonzero(mine & (tasks.micro_batch >= 0)):
-        label, which = tasks.label[int(tasks.kind[task])], (int(tasks.micro_batch[task]), int(tasks.chunk[task]))
+    chosen = np.flatnonzero(mine & (tasks.micro_batch >= 0))
+    columns = (tasks.kind, tasks.micro_batch, tasks.chunk, found.start_s, found.end_s)
+    for kind, batch, chunk, start, end in zip(*(column[chosen].tolist() for column in columns), strict=True):
+        label, which = tasks.label[kind], (batch, chunk)
         if label == "F":
-            begun[which] = min(begun.get(which, np.inf), float(found.start_s[task]))
+            begun[which] = min(begun.get(which, np.inf), start)
         elif label.startswith(("B", "W")):
-            ended[which] = max(ended.get(which, 0.0), float(found.end_s[task]))
+            ended[which] = max(ended.get(which, 0.0), end)
     changes = sorted([*((at, 1) for at in begun.values()), *((ended[which], -1) for which in begun if which in ended)])
     count = 0
     for at, change in changes:
