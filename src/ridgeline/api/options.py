@@ -223,7 +223,14 @@ VERBS["check"] = Verb(
     short_help="Compare predictions with measurements.",
     help="Predict every row of a table of measurements and say how wrong it was.",
     own={
-        "table": _argument(str, "table of measurements, one header line", metavar="FILE.tsv"),
+        "table": _argument(
+            str, "table of measurements, or results of vLLM, SGLang, AIPerf, GuideLLM", metavar="FILE.tsv|RESULTS.json"
+        ),
+        "on": _option(str, "--on", "where results were measured, which their files do not say", metavar="CLUSTER"),
+        "model": _option(str, "--model", "the model of results that do not say it", metavar="NAME"),
+        "tp": _option(int, "--tp", "tensor-parallel degree of results; else all devices", least=1, most=4096),
+        "engine": _option(str, "--engine", "the engine of results: 'vllm 0.11'", metavar="NAME"),
+        "weights": _option(str, "--weights", "number format of results' weights: bf16, fp8 ...", metavar="FORMAT"),
         "evidence": _OPERATOR_RUNG,
         "blind": _option(bool, "--blind", "use nothing that a row does not say: no recipe of its source", False),
     },
