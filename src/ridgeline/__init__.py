@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         predict,
         score,
         simulate,
+        sweep,
         techniques,
     )
 
@@ -50,6 +51,7 @@ __all__ = [
     "predict",
     "score",
     "simulate",
+    "sweep",
     "techniques",
 ]
 """The public surface; all else may change between releases."""

@@ -93,7 +93,7 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         self._limits, self._ready = limits, False
         self._process = context.Process(target=_answer_all, args=(theirs, limits), daemon=True)
-        with _starting, _no_main():
+        with _starting, without_main():
             self._process.start()
         theirs.close()
 
@@ -154,7 +154,7 @@ class _Process:
 
 
 @contextmanager
-def _no_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """New processes do not run the program's main module again: they need this module alone."""
     main = sys.modules["__main__"]
     kept: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}

@@ -177,6 +177,29 @@ Examples:
         "force": _option(bool, "--force", "replace a file that is there", False),
     },
 )
+VERBS["sweep"] = Verb(
+    run="sweeping.sweep",
+    short_help="Ask one question for every case of a grid.",
+    help="Ask a question for every case of a TOML file's grid or list, by many processes; what was answered is kept in "
+    "a journal, from which the same command goes on.",
+    epilog="""\b
+Examples:
+  ridgeline sweep sweep.toml --out rows.csv
+  ridgeline sweep sweep.toml --shard $SLURM_ARRAY_TASK_ID/16""",
+    own={
+        "file": _argument(str, "the question, its words, and which of them vary", metavar="SWEEP.toml"),
+        "out": _option(str, "--out", "table of all rows in the journal", metavar="FILE.csv|.parquet", short="-o"),
+        "journal": _option(
+            str, "--journal", "where answers are kept, also those of other machines; SWEEP.journal by default",
+            metavar="FOLDER",
+        ),
+        "shard": _option(str, "--shard", "only each Nth case, from the Kth on, e.g. 3/16", metavar="K/N"),
+        "processes": _option(
+            int, "--processes", "questions at a time; by default one a processor", least=1, most=4096
+        ),
+        "ray": _option(str, "--ray", "by a Ray cluster: its address, auto or local", metavar="ADDRESS"),
+    },
+)  # fmt: skip
 VERBS["op"] = Verb(
     run="operating.operate",
     short_help="Price one operator on some machines.",

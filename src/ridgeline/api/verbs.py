@@ -50,6 +50,11 @@ def init(subject: str = "llama-3.1-8b", on: str = "8xH100-SXM", **words: Any) ->
     return ask("init", subject=subject, on=on, **words)
 
 
+def sweep(file: str, **words: Any) -> Answer:
+    """One question for every case of a TOML file's grid, by processes; `value` holds a record a case."""
+    return ask("sweep", file=file, **words)
+
+
 def op(kind: str, shape: str, on: str = "H100-SXM", **words: Any) -> Answer:
     """The cost of one operator ('gemm', '4096x4096x4096') on each machine named [s, byte, FLOP, J]."""
     return ask("op", kind=kind, shape=shape, on=on, **words)
