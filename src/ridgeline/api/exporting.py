@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +9,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import scenario_of, serving_scenario_of, take_machine_words
+from ridgeline.api.asking import scenario_of, take_machine_words
+from ridgeline.api.export_words import left_out, served_by, serving_words, training_words
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.export.target import Exported, Target, target
 from ridgeline.report.blocks import Block, Line, blank, listed
-from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.scenario.serving import ServingScenario
-    from ridgeline.scenario.training import Scenario
-
-_DEGREES = ("tp", "pp", "dp", "ep")
-_IN_FORCE = ("token_budget", "max_seqs", "memory_fraction", "block_tokens", "prefix_cache", "chunked")
-"""What an engine's policy says where a person did not: written out, so that the file runs what was predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,65 +33,45 @@ def export(given: SimpleNamespace) -> Answer:
     take_machine_words(given)
     one = target(given.to)
     if one.task == "serving":
-        asked = serving_scenario_of(given.subject, given.on, given.words)
-        words = serving_words(asked)
+        asked = served_by(given, one)
+        made, words = _of_pools(asked, one, given.release or "")
     else:
         of_training = scenario_of(given.subject, given.on, given.words, planned=True)
         words = training_words(of_training)
-    made = one.exported(words, given.release or "")
+        made = one.exported(words, given.release or "")
     predicted = _predicted(given, one)
-    left_out = [_left_out(given, one, word, words[word], predicted) for word in made.left_out]
-    files = {**made.files, "README.md": readme(one, made, words, predicted, left_out)}
+    missed = [_left_out(given, one, word, words[word], predicted) for word in made.left_out]
+    files = {**made.files, "README.md": readme(one, made, words, predicted, missed)}
     if given.out is not None:
         _write(Path(given.out), files)
     answer = {
         "target": one.key, "release": given.release or one.release, "files": files, "command": made.command,
-        "left_out": [vars(each) for each in left_out], "predicted": _headline(predicted), "notes": list(made.notes),
+        "left_out": [vars(each) for each in missed], "predicted": _headline(predicted), "notes": list(made.notes),
     }  # fmt: skip
-    return Answer(lambda: answer, lambda: _blocks(one, made, left_out, given.out), value=made)
+    return Answer(lambda: answer, lambda: _blocks(one, made, missed, given.out), value=made)
 
 
-def serving_words(asked: ServingScenario) -> dict[str, Any]:
-    """The words of a deployment as it runs: those stated, degrees, and what the engine's policy says beside them."""
-    from ridgeline.api.simulating import policies_of, resolved
-    from ridgeline.serving.engine import engine
-
-    if len(asked.deployments) > 1:
-        raise InputError("two pools are two configs; export each as a deployment of its own", field="plan.prefill")
-    one = asked.deployments[0]
-    found = {f"plan.{name}": value for name, value in asked.stated.items()}
-    found |= {f"plan.{name}": getattr(one, name) for name in _DEGREES}
-    found |= {f"plan.{name}": getattr(one, name) for name in ("weights", "kv") if getattr(one, name)}
-    run = engine(asked.model, resolved(asked.cluster, "measured"), one, policies=policies_of(asked))
-    for name in _IN_FORCE:
-        value = getattr(one.options, name)
-        found[f"plan.{name}"] = getattr(run.policy, name) if value is None else value
-    found.setdefault("plan.graphs", bool(run.graphs))
-    return {**{word: value for word, value in found.items() if value is not None}, **_about(asked.model, asked.cluster)}
-
-
-def training_words(asked: Scenario) -> dict[str, Any]:
-    """The words of a training plan as it runs: workload and plan, none left to defaults."""
-    assert asked.plan is not None
-    found: dict[str, Any] = {}
-    for section, record, fields in (("workload", asked.workload, WORKLOAD_FIELDS), ("plan", asked.plan, PLAN_FIELDS)):
-        for field in fields:
-            value = getattr(record, field.name)
-            if value is not None:
-                found[f"{section}.{field.name}"] = field.write(value)
-    found["plan.micro_batches"] = asked.plan.micro_batches(asked.workload.global_batch)
-    return {**found, **_about(asked.model, asked.cluster)}
-
-
-def _about(model: Any, cluster: Any) -> dict[str, Any]:
-    """The model's name and where its weights are, and how many devices there are."""
-    hub = re.search(r"Hugging Face hub: (\S+/[^\s,;]+)", model.source)
-    return {
-        "model.name": model.name, "model.id": hub[1] if hub else model.name,
-        "devices": cluster.count,
-        "devices_per_node": cluster.node_devices, "model.type": model.model_type,
-        **{f"model.{name}": value for name, value in model.dims.items()},
-    }  # fmt: skip
+def _of_pools(asked: ServingScenario, one: Target, release: str) -> tuple[Exported, dict[str, Any]]:
+    """The files of each deployment, a pool's with its role before their names, and the words of the first."""
+    files: dict[str, str] = {}
+    words: dict[str, Any] = {}
+    commands: list[str] = []
+    missed: list[str] = []
+    notes: list[str] = []
+    for deployment in asked.deployments:
+        said, told = serving_words(asked, deployment, one)
+        made = one.exported(said, release)
+        role = said.get("pool.role", "")
+        files |= {f"{role}-{name}" if role else name: text for name, text in made.files.items()}
+        commands.append(made.command.replace(one.file, f"{role}-{one.file}") if role else made.command)
+        notes += [f"{role}: {deployment.instances or 1} instances"] if role else []
+        notes += told
+        missed += left_out(made.left_out, said, asked.stated)
+        words = {**said, **words}
+    found = Exported(
+        files=files, command="\n".join(commands), left_out=tuple(dict.fromkeys(missed)), notes=tuple(notes)
+    )
+    return found, words
 
 
 def _predicted(given: SimpleNamespace, one: Target) -> Mapping[str, Any]:

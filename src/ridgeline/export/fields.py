@@ -33,6 +33,7 @@ class ConfigField:
     ours: str = ""
     convert: str = ""
     source: str = ""
+    alias: str = ""  # other spellings, 'c|ctx'
 
     def holds(self, release: str) -> bool:
         """Whether the field is there in a release; of '' the newest is meant."""
@@ -106,6 +107,11 @@ _CONVERSIONS: Mapping[str, Any] = {
     "over": (
         lambda value, told: next((_typed(t) for o, t in _pairs(told) if o == _as_word(value)), value),
         lambda value, told: next((_typed(o) for o, t in _pairs(told) if t == _as_word(value)), value),
+    ),
+    # 'among:a|b': words that are the same, of these alone
+    "among": (
+        lambda value, told: value if value in told.split("|") else None,
+        lambda value, told: value if value in told.split("|") else None,
     ),
     # 'above:N': a switch that is on where ours is above N
     "above": (lambda value, least: value > int(least), lambda value, least: None),

@@ -72,6 +72,8 @@ class Target(Technique):
     file: ClassVar[str] = "config.yaml"
     start: ClassVar[str] = ""  # the command; {file}, {model}, {devices} are filled in
     release: ClassVar[str] = ""  # the newest that the table holds
+    memory_of: ClassVar[str] = ""  # what its memory fraction is of: 'total', 'static', 'free'; '' it has none
+    pools: ClassVar[bool] = False  # whether prefill and decode can be files of their own
 
     def rows(self, release: str = "") -> tuple[ConfigField, ...]:
         """The fields of a release; '' the newest."""
@@ -116,7 +118,9 @@ class Target(Technique):
         nothing = getattr(record, name, None) if record else None
         nothing = nothing.value if isinstance(nothing, Enum) else None if name in _ALWAYS else nothing
         known = section == "plan" or (record is not None and name in _CHOSEN)
-        return known and words[word] not in (None, "", False, (), [], nothing) and word not in _NOT_A_FIELD
+        follows = self.task == "training" and word in _FOLLOWS
+        said = words[word] not in (None, "", False, (), [], nothing)
+        return known and said and not follows and word not in _NOT_A_FIELD
 
     def written(self, document: dict[str, Any], words: Mapping[str, Any]) -> dict[str, str]:
         """The files of a document, by name."""
@@ -147,12 +151,30 @@ class Target(Technique):
         if self.form == "python":
             return read_module(text) if document is None else None
         if self.form == "flags":
-            switches = frozenset(row.name for row in field_table(self.key) if row.type == "bool")
+            flags = [row for row in field_table(self.key) if row.type == "bool"]
+            switches = frozenset(name for row in flags for name in (row.name, *row.alias.split("|"), f"no-{row.name}"))
             return read_flags_text(text, switches) if document is None else None
         return flat(document, known) if isinstance(document, Mapping) else None
 
+    def spelt(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields under their names in the table: other spellings, `_` for `-`, and `no-` before a switch."""
+        table = field_table(self.key)
+        names = {row.name for row in table}
+        others = {other: row.name for row in table for other in row.alias.split("|") if other}
+        switches = {row.name for row in table if row.type == "bool"}
+        found: dict[str, Any] = {}
+        for name, value in fields.items():
+            dashed = name if name in names or name in others else name.replace("_", "-")
+            full = dashed if dashed in names else others.get(dashed, dashed)
+            off = full.removeprefix("no-")
+            if full not in names and off in switches and isinstance(value, bool):
+                full, value = off, not value
+            found[full if full in names else name] = value
+        return found
+
     def imported(self, fields: Mapping[str, Any], release: str = "") -> Imported:
         """The words that fields stand for; raises `InputError` for a value that the program would refuse."""
+        fields = self.spelt(fields)
         known = {row.name: row for row in self.rows(release)}
         words: Words = {}
         idle: list[str] = []
@@ -160,7 +182,7 @@ class Target(Technique):
             row = known.get(name)
             if row is None:
                 continue
-            problem = row.check(value)
+            problem = row.check(value) if value is not None else ""
             if problem:
                 raise InputError(f"{self.title} refuses it: {problem}", field=name, value=value)
             ours = row.our_value(value) if row.ours and value is not None else None
@@ -181,7 +203,9 @@ class Target(Technique):
         return words, set()
 
 
-_NOT_A_FIELD = frozenset({"plan.engine", "plan.instances", "plan.framework", "plan.dp", "plan.micro_batches"})
+_NOT_A_FIELD = frozenset({"plan.engine", "plan.engine_file", "plan.instances", "plan.framework"})
+_FOLLOWS = frozenset({"plan.dp", "plan.micro_batches"})
+"""Words of a training plan that follow from others and the number of devices."""
 _ALWAYS = frozenset({"precision", "optimizer"})  # told also at our default, which need not be the program's
 _CHOSEN = _ALWAYS | {"task", "seq_len", "global_batch", "attention_kernel", "lora_rank"}
 """Words of a workload that a program must say to train the same; the others describe its data."""
@@ -227,7 +251,7 @@ def read_config(said: str) -> Imported:
         if not fields:
             continue
         names = {row.name for row in one.rows()}
-        share = sum(name in names for name in fields) / len(fields)
+        share = sum(name in names for name in one.spelt(fields)) / len(fields)
         if best is None or share > best[0]:
             best = share, one, fields
     if best is None or (not named and best[0] < 0.5):

@@ -8,13 +8,17 @@ from typing import Any, ClassVar
 
 from ridgeline.export.target import Target, Words
 
+_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class VLLM(Target):
     """A YAML file of `vllm serve --config`, whose keys are flags without dashes.
 
     Expert parallelism is a switch: experts are divided over all tensor and data ranks or over none. Its memory
-    fraction is of the device's whole memory. Two pools are two files, which name each other by a KV connector.
+    fraction is of the device's whole memory; one of another engine is converted with the memory that is predicted.
+    Drafts are `speculative-config`, which has no probability of acceptance. Two pools are two files, which name each
+    other by a KV connector.
     """
 
     key: ClassVar[str] = "vllm"
@@ -23,20 +27,56 @@ class VLLM(Target):
     program: ClassVar[str] = "vllm"
     file: ClassVar[str] = "vllm.yaml"
     start: ClassVar[str] = "vllm serve {model} --config {file}"
+    release: ClassVar[str] = "0.33.0"
+    memory_of: ClassVar[str] = "total"
+    pools: ClassVar[bool] = True
 
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str
     ) -> tuple[dict[str, Any], set[str]]:
-        """Expert parallelism as its switch."""
+        """Expert parallelism as its switch, drafts, replicas of experts and the role in a pool."""
+        said = set()
         ranks = words.get("plan.tp", 1) * words.get("plan.dp", 1)
         ep = words.get("plan.ep", 1)
         if ep > 1 and ep == ranks:
             document["enable-expert-parallel"] = True
-            return document, {"plan.ep"}
-        return document, {"plan.ep"} if ep == 1 else set()
+        if ep in (1, ranks):
+            said.add("plan.ep")
+        if words.get("plan.draft_model") and words.get("plan.draft_tokens"):
+            document["speculative-config"] = {
+                "method": "draft_model", "model": words["plan.draft_model"],
+                "num_speculative_tokens": words["plan.draft_tokens"],
+            }  # fmt: skip
+            said |= {"plan.draft_model", "plan.draft_tokens"}
+        if words.get("plan.expert_redundant"):
+            document |= {"enable-eplb": True, "eplb-config": {"num_redundant_experts": words["plan.expert_redundant"]}}
+            said.add("plan.expert_redundant")
+        if words.get("pool.role"):
+            document["kv-transfer-config"] = {"kv_connector": "NixlConnector", "kv_role": _ROLES[words["pool.role"]]}
+        return document, said
 
     def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
-        """Expert ranks from the switch."""
+        """Expert ranks from the switch, drafts, replicas and the role in a pool."""
+        used = {"enable-expert-parallel"}
         if fields.get("enable-expert-parallel"):
             words["plan.ep"] = words.get("plan.tp", 1) * words.get("plan.dp", 1)
-        return words, {"enable-expert-parallel"}
+        drafted = _table(fields, "speculative-config")
+        tokens, model = drafted.get("num_speculative_tokens"), drafted.get("model")
+        if isinstance(tokens, int) and isinstance(model, str) and drafted.get("method", "draft_model") == "draft_model":
+            words |= {"plan.draft_tokens": tokens, "plan.draft_model": model}
+            used.add("speculative-config")
+        redundant = _table(fields, "eplb-config").get("num_redundant_experts")
+        if isinstance(redundant, int) and redundant:
+            words["plan.expert_redundant"] = redundant
+            used |= {"eplb-config", "enable-eplb"}
+        role = _table(fields, "kv-transfer-config").get("kv_role")
+        for ours, theirs in _ROLES.items():
+            if role == theirs:
+                words["pool.role"] = ours
+                used.add("kv-transfer-config")
+        return words, used
+
+
+def _table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = fields.get(name)
+    return found if isinstance(found, Mapping) else {}
