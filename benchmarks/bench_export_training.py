@@ -11,10 +11,13 @@ Writes export_training.md beside this file.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import tempfile
+import textwrap
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +37,9 @@ import json
 from deepspeed.runtime.config import DeepSpeedConfig
 told = json.load(open(FILE))
 ranks = told["train_batch_size"] // (told["train_micro_batch_size_per_gpu"] * told["gradient_accumulation_steps"])
-class Mesh:
-    def get_data_parallel_world_size(self): return ranks
-made = DeepSpeedConfig(told, mpu=Mesh())
+import deepspeed.runtime.config as of
+of.dist.get_rank, of.dist.get_world_size = (lambda *given: 0), (lambda *given: ranks)
+made = DeepSpeedConfig(told)
 assert made.zero_config.stage == told["zero_optimization"]["stage"]
 """,
     ),
@@ -132,6 +135,7 @@ def training_examples() -> list[Path]:
     return found
 
 
+@cache
 def planned(path: Path, framework: str) -> dict[str, Any]:
     """Words of the best plan of an example under a framework; none where it has its own plan."""
     if "plan" in tomllib.loads(path.read_text(encoding="utf-8")):
@@ -143,39 +147,49 @@ def planned(path: Path, framework: str) -> dict[str, Any]:
     return {name: value for name, value in best[0]["plan"].items() if name in names and value not in (None, [], "")}
 
 
-def judged(key: str, file: Path, python: str, path: str) -> str:
-    """'accepted', or the last line of what the program said."""
+_EACH = """
+import json, sys, traceback
+def judge(FILE):
+{judge}
+for file in json.load(sys.stdin):
+    try:
+        judge(file)
+        said = "accepted"
+    except (Exception, SystemExit) as error:
+        missing = isinstance(error, ImportError) or "is installed?" in str(error)
+        lines = [line for line in str(error).strip().splitlines() if "errors.pydantic.dev" not in line] or [repr(error)]
+        said = ("cannot run: " if missing else "refused: ") + lines[-1].strip()
+    print("VERDICT " + json.dumps([file, said[:160]]), flush=True)
+"""
+
+
+def judged(key: str, files: list[str], python: str, path: str) -> dict[str, str]:
+    """What a target's program says of files: 'accepted', or why not; one process judges them all."""
+    judge = textwrap.indent(JUDGES[key][1], "    ")
     run = subprocess.run(
-        [python, "-c", f"FILE = {str(file)!r}\n{JUDGES[key][1]}"], capture_output=True, text=True, timeout=300,
+        [python, "-c", _EACH.replace("{judge}", judge)], input=json.dumps(files), capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": path, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}, check=False,
     )  # fmt: skip
-    if run.returncode == 0:
-        return "accepted"
-    lines = [line for line in run.stderr.strip().splitlines() if line.strip()]
-    missing = any("ModuleNotFoundError" in line or "ImportError" in line for line in lines[-3:])
-    return f"{'cannot run' if missing else 'refused'}: {lines[-1][:160]}"
+    lines = [line.removeprefix("VERDICT ") for line in run.stdout.splitlines() if line.startswith("VERDICT ")]
+    return dict.fromkeys(files, "cannot run") | dict(json.loads(line) for line in lines)
 
 
-def row(key: str, path: Path, python: str, more: str) -> tuple[str, str, str, str]:
-    """Target, example, what its program said, and whether the round trip is exact."""
-    framework = target(key).program
+def exported(key: str, path: Path, folder: Path) -> tuple[str, str, str]:
+    """The file of an example, or why there is none; the words left out; and whether it is read back the same."""
     try:
-        words = planned(path, framework)
-        answer = rl.export(str(path), to=key, **words)
+        answer = rl.export(str(path), to=key, **planned(path, target(key).program))
     except RidgelineError as error:
-        return key, path.stem, f"not written: {str(error).partition('field ')[2] or error}"[:200], ""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in answer["files"].items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
-        made = next(name for name in answer["files"] if name != "README.md")
-        said = judged(key, Path(folder) / made, python, more)
-        try:
-            again = rl.export(str(path), to=key, from_config=f"{key}:{folder}/{made}")
-            same = "exact" if again["files"][made] == answer["files"][made] else "differs"
-        except RidgelineError as error:
-            same = f"refused: {error}"[:120]
+        return "", f"not written: {error}".replace(f"{path}: ", "")[:170], ""
+    made = next(name for name in answer["files"] if name != "README.md")
+    file = folder / f"{path.stem}-{made}"
+    file.write_text(answer["files"][made], encoding="utf-8")
     left = ", ".join(one["word"].partition(".")[2] for one in answer["left_out"])
-    return key, path.stem, said + (f"; left out: {left}" if left else ""), same
+    try:
+        again = rl.export(str(path), to=key, from_config=f"{key}:{file}")
+    except RidgelineError as error:
+        return str(file), left, f"not read back: {error}".replace(f"{path}: ", "")[:130]
+    new = sorted(set(again["files"][made].splitlines()) - set(answer["files"][made].splitlines()))
+    return str(file), left, "second says " + "; ".join(line.strip() for line in new) if new else "exact"
 
 
 def main() -> None:
@@ -187,18 +201,23 @@ def main() -> None:
     given = options.parse_args()
     paths = dict(one.split("=", 1) for one in given.path)
     keys = [key for key in targets() if key in JUDGES and given.only in ("", key)]
-    rows = []
-    for key in keys:
-        for path in training_examples():
-            rows.append(row(key, path, given.programs, paths.get(key, "")))
-            print(*rows[-1], sep=" | ", flush=True)
+    rows: list[tuple[str, str, str, str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for key in keys:
+            written = {path.stem: exported(key, path, Path(folder)) for path in training_examples()}
+            files = [one[0] for one in written.values() if one[0]]
+            said = judged(key, files, given.programs, paths.get(key, ""))
+            for name, (file, told, same) in written.items():
+                verdict = said[file] + (f"; left out: {told}" if told else "") if file else told
+                rows.append((key, name, verdict, same))
+                print(*rows[-1], sep=" | ", flush=True)
     taken, trips = sum("accepted" in one[2] for one in rows), [one[3] for one in rows if one[3]]
     head = f"""# Exports for training, judged by the programs' own parsers
 
 `bench_export_training.py` exports every training example to every training target. Of {len(rows)} pairs {len(trips)}
-are written, {taken} accepted, and {trips.count("exact")} read back to the same file byte for byte. Examples without a
-plan take the best one of `ridgeline plan` under the target's framework. What a program cannot say is left out, and
-named.
+are written, {taken} accepted, and {trips.count("exact")} read back to the same file byte for byte; where a word
+that was left out has a field, the second file says our default there. Examples without a plan take the best one of
+`ridgeline plan` under the target's framework. What a program cannot say is left out, and named.
 
 | target | what judged its files |
 |---|---|

@@ -26,7 +26,7 @@ class Accelerate(Target):
     start: ClassVar[str] = "accelerate launch --config_file {file} train.py"
 
     def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What FSDP does is said only where weights or gradients are sharded."""
+        """What FSDP does is said only where weights or gradients are sharded, as the mesh's other degrees are."""
         sharded = words.get("plan.zero", 0) >= 2
         return {word: value for word, value in words.items() if sharded or word not in _OF_FSDP}
 
@@ -47,8 +47,8 @@ class Accelerate(Target):
                 put(document, f"fsdp_config.fsdp_{name}", value)
         own = {"plan.zero"} if zero != 1 else set()
         group, ranks = words.get("plan.zero_group"), words.get("plan.dp", 1)
-        if any(words.get(f"plan.{name}", 1) > 1 for name in ("tp", "cp")) or group:
-            shard = (group or ranks) if zero >= 2 else 1
+        if zero >= 2 and (group or any(words.get(f"plan.{name}", 1) > 1 for name in ("tp", "cp"))):
+            shard = group or ranks
             put(document, f"{_MESH}dp_shard_size", shard)
             put(document, f"{_MESH}dp_replicate_size", ranks // shard)
             return document, {*own, "plan.zero_group"}
@@ -67,7 +67,7 @@ class Accelerate(Target):
 
 
 _MESH = "parallelism_config.parallelism_config_"
-_OF_FSDP = frozenset({"plan.zero", "plan.offload_weights", "plan.recompute"})
+_OF_FSDP = frozenset({"plan.zero", "plan.offload_weights", "plan.recompute", "plan.tp", "plan.cp"})
 _FSDP = {
     "version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "cpu_ram_efficient_loading": True,
     "state_dict_type": "SHARDED_STATE_DICT",

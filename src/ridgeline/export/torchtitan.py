@@ -56,6 +56,7 @@ class Torchtitan(Target):
         own |= {"plan.zero"} if zero != 1 else set()
         own |= {"workload.precision"} if precision in _FORMATS else set()
         own |= {"plan.schedule"} if words.get("plan.pp", 1) == 1 else set()
+        own |= {"plan.chunks"} if words.get("plan.schedule") == "zb-v" else set()
         tables = {name: {CALL: call, **document.pop(name)} for name, call in _TABLES.items() if name in document}
         made: dict[str, Any] = {CALL: "Trainer.Config", "model_spec": {CALL: "model_registry", "0": size}}
         made |= {**document, **tables, "module": module}
@@ -88,6 +89,8 @@ class Torchtitan(Target):
             words["plan.zero"] = 2 if words.get("plan.pp", 1) > 1 else 3
         if copies > 1 and shard > 1:
             words["plan.zero_group"] = shard
+        if words.get("plan.schedule") == "zb-v":
+            words["plan.chunks"] = 2
         if words.get("plan.pp", 1) > 1:
             words["plan.micro_batch"] = fields.get("parallelism.pipeline_parallel_microbatch_size", 1)
         call = str(fields.get("activation_checkpoint.call", "")) or None
