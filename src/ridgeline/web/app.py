@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.api.refusals import refusal
 from ridgeline.errors import InputError, RidgelineError
+from ridgeline.pages.page import script, style
 from ridgeline.web.asking import MOST_BYTES, WebQuestion, read_question
 from ridgeline.web.forms import forms
 from ridgeline.web.opening import opened
@@ -136,7 +137,12 @@ async def _page(request: Request) -> Response:
 
 
 async def _static(request: Request) -> Response:
-    path = _FILES.get(request.path_params["name"])
+    name = request.path_params["name"]
+    if name == "page.css":  # those of the pages that --html writes
+        return Response(style(), media_type="text/css")
+    if name == "page.js":
+        return Response(script(), media_type="text/javascript")
+    path = _FILES.get(name)
     return Response(status_code=404) if path is None else FileResponse(path)
 
 
@@ -152,6 +158,7 @@ def app(bounds: WebBounds | None = None, hosts: tuple[str, ...] = ("127.0.0.1", 
     async def living(one: Starlette) -> AsyncIterator[None]:
         one.state.pool = pool
         pool.open()
+        await asyncio.to_thread(forms)
         try:
             yield
         finally:

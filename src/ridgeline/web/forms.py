@@ -12,6 +12,8 @@ from ridgeline.scenario.fields import Field
 
 QUESTIONS = ("predict", "plan", "simulate", "advise")
 WRITING = frozenset({"--trace", "--html", "--png", "--svg", "--out"})  # own options that write a file
+EXAMPLE = {"subject": "llama-3.1-8b", "on": "8xH100-SXM", "zero": "3", "micro_batch": "1"}
+"""What a page without a question asks; workers ask it as they start, so that its answer is quick."""
 _SHARED = "Training and serving"
 _KINDS: dict[type, str] = {bool: "switch", int: "number", float: "number"}
 
@@ -25,7 +27,8 @@ def shown(name: str) -> dict[str, Argument]:
 @cache
 def forms() -> dict[str, Any]:
     """Words of each question under their headings, and names of the catalog to pick from, as JSON holds them."""
-    return {"questions": [_form(name, VERBS[name]) for name in QUESTIONS], "names": _names()}
+    questions = [_form(name, VERBS[name]) for name in QUESTIONS]
+    return {"questions": questions, "names": _names(), "example": EXAMPLE}
 
 
 def _form(name: str, one: Verb) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def _socket(host: str, port: int) -> socket.socket:
     heard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         heard.bind((host, port))
+        heard.listen(_MOST_CONNECTIONS)  # a browser that is quicker than the app waits
     except OSError as error:
         heard.close()
         raise InputError(f"{host}:{port} cannot be had: {error.strerror}; say another", field="--port") from None

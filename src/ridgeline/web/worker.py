@@ -20,11 +20,11 @@ from ridgeline.api.refusals import defect, refusal
 from ridgeline.api.verb import ask
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.web.asking import WebQuestion, command_of, word_at_fault
+from ridgeline.web.forms import EXAMPLE
 
 _BETWEEN_S = 0.1  # of two messages about progress
 _DEFECT = 70
 _HEADLINES = 60
-_WARM: dict[str, Any] = {"subject": "gpt2", "on": "8xH100-SXM", "zero": "1", "micro_batch": "1", "global_batch": "8"}
 
 
 class Superseded(BaseException):
@@ -70,7 +70,7 @@ def work(pipe: Any, stop: Any, folder: str, memory_bytes: int) -> None:
     """Answers questions from a pipe until it closes; `memory_bytes` may be taken beside what the libraries hold."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     os.chdir(folder)
-    ask("predict", **_WARM).as_dict()
+    _told(ask("predict", **EXAMPLE), WebQuestion(verb="predict", words=EXAMPLE))
     _bound(memory_bytes)
     from ridgeline.web.guard import guard
 
@@ -133,10 +133,9 @@ def refused(error: RidgelineError, asked: WebQuestion) -> dict[str, Any]:
 
 
 def _told(answer: Answer, asked: WebQuestion) -> dict[str, Any]:
-    body = getattr(answer, "body", answer._repr_html_)
     return {
-        "event": "answer", "html": body(), "numbers": headlines(answer.as_dict()), "impossible": answer.impossible,
-        "aside": answer.aside, "command": command_of(asked),
+        "event": "answer", "html": answer.body(), "numbers": headlines(answer.as_dict()),
+        "impossible": answer.impossible, "aside": answer.aside, "command": command_of(asked),
     }  # fmt: skip
 
 

@@ -1,12 +1,11 @@
 // The page: what is written is asked, what comes back is shown; a newer question ends the older one.
 
 import { ask } from "./ask.js";
-import { table } from "./compare.js";
+import { shown, table } from "./compare.js";
 import { absolve, blame, element, show, sift, write, written } from "./form.js";
 import { remember, unpacked } from "./link.js";
 
-const DEBOUNCE_MS = 120;
-const EXAMPLE = { subject: "llama-3.1-8b", on: "8xH100-SXM", zero: "3", micro_batch: "1" };
+const DEBOUNCE_MS = 90;
 const byId = (id) => document.getElementById(id);
 
 let forms, files = {}, running = null, timer = 0, kept = [], last = null, scenario = null;
@@ -17,6 +16,14 @@ const live = (asked) => asked.verb === "predict" && asked.words.subject && (aske
 const title = (asked) => `${asked.verb} ${asked.words.subject ?? ""} ${asked.words.on ?? ""}`.trim();
 
 function say(text) { byId("status").textContent = text; }
+
+// The number that the question is about, for people who do not see the answer change.
+function headline(numbers) {
+  const first = numbers.find((one) => "low" in one) ?? numbers[0];
+  if (!first) return "";
+  const between = "low" in first ? `, ${shown(first.low, first.unit)} to ${shown(first.high, first.unit)}` : "";
+  return `${first.name.replace(/_s$/, "").replaceAll("_", " ")} ${shown(first.value, first.unit)}${between}. `;
+}
 
 function arrange() {
   show(forms.questions.find((one) => one.name === verb()), forms.names);
@@ -37,11 +44,12 @@ function heard(told, asked) {
   } else if (told.event === "answer") {
     last = { question: asked, numbers: told.numbers, title: title(asked) };
     byId("answer").innerHTML = told.html;
-    byId("fault").hidden = !told.impossible;
-    byId("fault").textContent = told.impossible ?? "";
+    window.ridgelineEnliven(byId("answer"));
+    byId("answer").classList.remove("old");
+    byId("fault").hidden = true;
     byId("command").hidden = false;
     byId("command").querySelector("code").textContent = told.command;
-    say(`Answered in ${(1000 * told.seconds).toFixed(0)} ms. ${told.aside}`);
+    say(`${headline(told.numbers)}Answered in ${(1000 * told.seconds).toFixed(0)} ms. ${told.aside}`);
     compare();
   } else if (told.event === "refused") {
     const placed = blame(told, () => start());
@@ -67,7 +75,6 @@ async function start() {
   if (running !== mine) return;
   running = null;
   byId("bar").hidden = byId("cancel").hidden = true;
-  byId("answer").classList.remove("old");
 }
 
 function changed() {
@@ -139,7 +146,7 @@ async function main() {
   choose(forms.questions.some((one) => one.name === given.verb) ? given.verb : "predict");
   ({ files } = given);
   scenario = Object.keys(files).find((name) => name === given.words.subject && name.endsWith(".toml")) ?? null;
-  write(asked ? given.words : EXAMPLE);
+  write(asked ? given.words : forms.example);
   rearrange();
   list_files();
   for (const one of given.beside) {

@@ -23,7 +23,7 @@ function cell(number, first) {
 
 // Columns are { question, numbers, title }; the first one is what others are compared with.
 export function table(columns, drop) {
-  const head = element("tr", {}, element("th", { scope: "col" }, ""));
+  const head = element("tr", {}, element("th", { scope: "col" }, "scenario"));
   columns.forEach((one, index) => {
     const title = element("th", { scope: "col" }, one.title);
     if (one.kept) {

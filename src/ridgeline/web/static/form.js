@@ -113,8 +113,13 @@ export function blame(told, choose) {
   place.replaceChildren(told.error);
   for (const name of told.nearest ?? []) {
     const button = element("button", { type: "button" }, name);
-    button.addEventListener("click", () => { one.value = name; one.focus(); choose(); });
-    place.append(document.createElement("br"), button);
+    button.addEventListener("click", () => {
+      const wrong = String(told.value ?? "");
+      one.value = wrong && one.value.includes(wrong) ? one.value.replace(wrong, () => name) : name;
+      one.focus();
+      choose();
+    });
+    place.append(place.querySelector("button") ? "" : element("br"), button);
   }
   return true;
 }
