@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ridgeline.export.fields import field_table
 from ridgeline.export.target import target, targets
+from ridgeline.export.wrapper import wrapper, wrappers
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 MARK = "<!-- What follows is written by tests/registry/test_export_page.py. -->\n"
@@ -22,6 +23,9 @@ def listed() -> str:
         about = f"| `{key}` | {one.title} | {one.task} | `{one.file}` | {one.release or 'newest'} |"
         rows.append(f"{about} {len(fields)} | {ours} |")
         told.append(f"**{one.title}.** {' '.join(inspect.getdoc(type(one)).split())}")  # type: ignore[union-attr]
+    for key in wrappers():
+        around = wrapper(key)
+        told.append(f"**`--around {key}`.** {' '.join(inspect.getdoc(type(around)).split())}")  # type: ignore[union-attr]
     head = "| target | program | for | file | release | fields | words of ours |\n|---|---|---|---|---|---|---|\n"
     return "\n" + head + "\n".join(rows) + "\n\n" + "\n\n".join(told) + "\n"
 

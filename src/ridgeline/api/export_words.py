@@ -59,6 +59,7 @@ def serving_words(asked: ServingScenario, deployment: Deployment, one: Target) -
         found["plan.token_budget"] = None
     found.setdefault("plan.graphs", bool(run.graphs))
     found["workload.longest"] = _longest(asked)
+    found["plan.instances"] = deployment.instances
     if deployment.role is not Role.WHOLE:
         found["pool.role"] = deployment.role.value
     notes = _share(found, run, one)
@@ -130,6 +131,6 @@ def _about(model: Any, cluster: Any) -> dict[str, Any]:
     return {
         "model.name": model.name, "model.id": hub[1] if hub else model.name,
         "devices": cluster.count,
-        "devices_per_node": cluster.node_devices, "model.type": model.model_type,
+        "devices_per_node": cluster.node_devices, "vendor": cluster.accelerator.vendor, "model.type": model.model_type,
         **{f"model.{name}": value for name, value in model.dims.items()},
     }  # fmt: skip

@@ -152,11 +152,14 @@ VERBS["export"] = Verb(
     epilog="""\b
 Examples:
   ridgeline export qwen3-32b --on 2xH100-SXM --tp 2 --to vllm -o run
-  ridgeline export llama-3.1-8b --on 8xH100-SXM --zero 3 --to deepspeed""",
+  ridgeline export llama-3.1-8b --on 8xH100-SXM --zero 3 --to deepspeed --around slurm""",
     own={
         **_ASKED,
         "to": _option(str, "--to", "the program: vllm, sglang, deepspeed, torchtitan ...", REQUIRED, metavar="TARGET"),
         "release": _option(str, "--release", "of the program; the newest that is known", metavar="X.Y"),
+        "around": _option(
+            str, "--around", "what runs it on a cluster, beside it: a script or manifest", metavar="slurm|kubernetes"
+        ),
         "out": _option(str, "--out", "where files are written; printed when absent", metavar="FOLDER", short="-o"),
     },
     fields=_RUN_FLAGS,

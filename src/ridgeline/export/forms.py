@@ -69,8 +69,20 @@ def yaml_text(document: Any, *, head: str = "") -> str:
     """A document as YAML, in the order given, under comment lines `head`; of several a list of documents is made."""
     import yaml
 
+    class Plain(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
+        """Without aliases, and texts of several lines as they are."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    Plain.add_representer(
+        str,
+        lambda dumper, text: dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+        ),
+    )
     told = "".join(f"# {line}\n" for line in head.splitlines())
-    return told + str(yaml.safe_dump(document, sort_keys=False, default_flow_style=False, width=100))
+    return told + str(yaml.dump(document, Dumper=Plain, sort_keys=False, default_flow_style=False, width=100))
 
 
 def json_text(document: Any) -> str:

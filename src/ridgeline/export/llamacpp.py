@@ -30,6 +30,8 @@ class LlamaCpp(Target):
     form: ClassVar[str] = "flags"
     file: ClassVar[str] = "llama-server.sh"
     start: ClassVar[str] = "llama-server"
+    image: ClassVar[str] = "ghcr.io/ggml-org/llama.cpp:server-cuda"
+    port: ClassVar[int] = 8080
     memory_of: ClassVar[str] = ""
 
     def finished(

@@ -30,6 +30,9 @@ class SGLang(Target):
     release: ClassVar[str] = "0.5.23"
     memory_of: ClassVar[str] = "static"
     pools: ClassVar[bool] = True
+    image: ClassVar[str] = "lmsysorg/sglang:latest"
+    port: ClassVar[int] = 30000
+    on_nodes: ClassVar[str] = "{command} --nnodes {nodes} --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:{port}"
 
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str

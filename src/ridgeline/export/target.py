@@ -6,7 +6,7 @@ said there alone; a target's own code writes its file's form, and what hangs on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, cast
@@ -60,7 +60,8 @@ class Target(Technique):
     """A program that runs plans. A subclass's docstring is its page: the releases read, the form, what it cannot say.
 
     `program` is the engine or framework whose policy file prices it, `task` 'serving' or 'training', `form` how its
-    file is written and `file` the file's name; `table` names its field table.
+    file is written and `file` the file's name. A scheduler's script around the file needs the rest: the `image` that
+    its makers publish, the `port` it listens on, how it starts `on_nodes`, or that it is `for_cluster` itself.
     """
 
     family: ClassVar[str] = "targets"
@@ -74,13 +75,36 @@ class Target(Technique):
     release: ClassVar[str] = ""  # the newest that the table holds
     memory_of: ClassVar[str] = ""  # what its memory fraction is of: 'total', 'static', 'free'; '' it has none
     pools: ClassVar[bool] = False  # whether prefill and decode can be files of their own
+    image: ClassVar[str] = ""
+    port: ClassVar[int] = 8000
+    on_nodes: ClassVar[str] = ""  # {command}, {nodes}, {port} are filled in; NODE_RANK and MASTER_ADDR are there
+    off: ClassVar[str] = ""  # what a flag that is off begins with, 'no-'; '' where it is left out
+    for_cluster: ClassVar[bool] = False
 
     def rows(self, release: str = "") -> tuple[ConfigField, ...]:
         """The fields of a release; '' the newest."""
         return tuple(row for row in field_table(self.key) if row.holds(release or self.release))
 
+    def pooled(self, roles: Sequence[Mapping[str, Any]], release: str = "") -> Exported:
+        """The files of each pool's words, its role before their names; of one deployment, or a plan, its own alone."""
+        if len(roles) == 1:
+            return self.exported(roles[0], release)
+        found = [(str(words["pool.role"]), self.exported(words, release)) for words in roles]
+        return Exported(
+            files={f"{role}-{name}": text for role, made in found for name, text in made.files.items()},
+            command="\n".join(made.command.replace(self.file, f"{role}-{self.file}") for role, made in found),
+            left_out=tuple(dict.fromkeys(word for _, made in found for word in made.left_out)),
+            notes=tuple(f"{words['pool.role']}: {words['plan.instances']} instances" for words in roles),
+        )
+
     def exported(self, words: Mapping[str, Any], release: str = "") -> Exported:
         """The files that run a plan; raises `InputError` for a value that the program would refuse."""
+        document, left_out = self.filled(words, release)
+        command = f"sh {self.file}" if self.form == "flags" else self.command(words)
+        return Exported(files=self.written(document, words), command=command, left_out=left_out)
+
+    def filled(self, words: Mapping[str, Any], release: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The fields of words, and the words that have none; raises as `exported`."""
         document: dict[str, Any] = {}
         said: set[str] = set()
         sayable = self.sayable(_without_adapters(words))
@@ -98,8 +122,7 @@ class Target(Technique):
         if "plan.micro_batches" in said:
             said.add("workload.global_batch")
         document, own = self.finished(document, words, release)
-        left_out = tuple(word for word in words if word not in said | own and self.matters(word, words))
-        return Exported(files=self.written(document, words), command=self.command(words), left_out=left_out)
+        return document, tuple(word for word in words if word not in said | own and self.matters(word, words))
 
     def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
         """The words that fields may say, where a field means something beside another alone."""
@@ -171,6 +194,11 @@ class Target(Technique):
                 full, value = off, not value
             found[full if full in names else name] = value
         return found
+
+    def share(self, fields: Mapping[str, Any]) -> float:
+        """The share of a file's fields that the program has [1]."""
+        names = {row.name for row in self.rows()}
+        return sum(name in names for name in self.spelt(fields)) / len(fields)
 
     def imported(self, fields: Mapping[str, Any], release: str = "") -> Imported:
         """The words that fields stand for; raises `InputError` for a value that the program would refuse."""
@@ -250,8 +278,7 @@ def read_config(said: str) -> Imported:
             continue
         if not fields:
             continue
-        names = {row.name for row in one.rows()}
-        share = sum(name in names for name in one.spelt(fields)) / len(fields)
+        share = one.share(fields)
         if best is None or share > best[0]:
             best = share, one, fields
     if best is None or (not named and best[0] < 0.5):

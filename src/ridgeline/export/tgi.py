@@ -27,6 +27,8 @@ class TGI(Target):
     file: ClassVar[str] = "tgi.sh"
     start: ClassVar[str] = "text-generation-launcher"
     release: ClassVar[str] = "3.3.6"
+    image: ClassVar[str] = "ghcr.io/huggingface/text-generation-inference:3.3.6"
+    port: ClassVar[int] = 3000
 
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str

@@ -30,6 +30,12 @@ class VLLM(Target):
     release: ClassVar[str] = "0.33.0"
     memory_of: ClassVar[str] = "total"
     pools: ClassVar[bool] = True
+    image: ClassVar[str] = "vllm/vllm-openai:latest"
+    on_nodes: ClassVar[str] = (
+        "{command} --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port {port}"
+        " $([ $NODE_RANK = 0 ] || echo --headless)"
+    )
+    off: ClassVar[str] = "no-"
 
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str

@@ -153,7 +153,7 @@ def parameters_in(inside: str, one: type[Technique]) -> Mapping[str, object]:
 
 @cache
 def _of_room(room: str) -> Mapping[str, str]:
-    paths = sorted((_FOLDER.parent / room.rpartition(".")[2]).glob("[!_]*.py"))
+    paths = sorted(_FOLDER.parent.joinpath(*room.split(".")[1:]).glob("[!_]*.py"))
     return {key: path.stem for path in paths for key in KEY.findall(path.read_text(encoding="utf-8"))}
 
 
