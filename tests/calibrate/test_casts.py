@@ -14,6 +14,7 @@ from ridgeline.calibrate import public
 from ridgeline.cost.families.gemm import CASTS, GEMM
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.samples import Sample, folds
+from ridgeline.facts import opdata
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.opdata import OpTable
 
@@ -42,7 +43,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
         return (one,)
 
     public._fitted.cache_clear()
-    monkeypatch.setattr(public, "tables", named)
+    monkeypatch.setattr(opdata, "tables", named)
     monkeypatch.setattr(public, "read", rows)
 
 

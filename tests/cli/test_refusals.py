@@ -62,7 +62,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> d
         (["calibrate", "--budget", "3furlong"], "--budget", "3furlong", []),
         (["measure", "gpt2", "--repeats", "many"], "--repeats", "many", []),
         (["fit", "--family", "gem"], None, "gem", ["gemm"]),
-        (["check"], "FILE.tsv", None, []),
+        (["check"], "FILE.tsv|RESULTS.json", None, []),
         (["predict", "gpt2", "--tpp", "2"], "--tpp", None, ["--tp"]),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) and len(one) > 1 else "",

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.facts import benchmarks, programs, store
+from ridgeline.facts import benchmarks, store
 from ridgeline.facts.benchmarks import published_dimensions, style_of
 from ridgeline.facts.programs import before_flash_attention, training_program, training_programs
 from ridgeline.graph.build import from_dims
@@ -23,12 +23,12 @@ def test_every_engine_gives_a_reason_and_is_found_by_its_own_name() -> None:
 
 def test_a_convention_that_no_program_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = "[[program]]\nname = 'x'\npattern = 'x'\nreason = 'a page'\nzeros = 3\n"
-    programs._table.cache_clear()
+    store.read_toml.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(store, "read_text", lambda _: wrong)
         with pytest.raises(InputError, match="'zeros' is no convention"):
             training_programs.__wrapped__()
-    programs._table.cache_clear()
+    store.read_toml.cache_clear()
 
 
 def test_sources_tell_their_time() -> None:
@@ -36,7 +36,7 @@ def test_sources_tell_their_time() -> None:
     assert not before_flash_attention("pytorch/torchtitan")
 
 
-@pytest.mark.parametrize("entry", benchmarks._dimensions()["model"], ids=lambda entry: entry["pattern"])
+@pytest.mark.parametrize("entry", store.read_toml("dimensions.toml")["model"], ids=lambda entry: entry["pattern"])
 def test_every_published_model_is_built_as_its_family(entry: dict[str, object]) -> None:
     shared = benchmarks.style(str(entry["style"])) if "style" in entry else {}
     dims = {"max_positions": 2048, **shared, **entry["dims"]}  # type: ignore[dict-item]

@@ -9,11 +9,11 @@ import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import ClassVar
 
 from ridgeline.errors import InputError
 from ridgeline.facts.records import Fact
+from ridgeline.facts.user_files import LOADS, read_user_file
 from ridgeline.graph.model import Block, Boundary, Graph, Model
 from ridgeline.graph.ops import ActivationOp, AttentionOp, ElementwiseOp, GemmOp, Op, OpRole, Split
 from ridgeline.graph.parts import linear
@@ -107,16 +107,15 @@ class MixedBlocks(GraphRewrite):
         found = [[row[0] for row in table] for table in tables]
         if not self.losses:
             return found
+        rows = csv.DictReader(read_user_file(self.losses, LOADS, field="losses").lines())
         try:
-            with Path(self.losses).open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
             for row in rows:
                 part = row["part"]
                 place = 2 * int(row["layer"]) + list(OPTIONS).index(part)
                 found[place][OPTIONS[part].index(row["option"])] = float(row["loss"])
-        except (OSError, KeyError, ValueError, IndexError) as error:
+        except (KeyError, ValueError, IndexError) as error:
             wanted = "needs columns layer (from 0), part, option and loss"
-            raise InputError(f"{wanted}: {error}", file=self.losses) from None
+            raise InputError(f"{wanted}: {error}", file=self.losses, line=rows.line_num) from None
         return found
 
 
