@@ -131,6 +131,7 @@ def _about(model: Any, cluster: Any) -> dict[str, Any]:
     return {
         "model.name": model.name, "model.id": hub[1] if hub else model.name,
         "devices": cluster.count,
-        "devices_per_node": cluster.node_devices, "vendor": cluster.accelerator.vendor, "model.type": model.model_type,
+        "devices_per_node": cluster.node_devices, "vendor": cluster.accelerator.vendor,
+        "model.type": model.model_type, "model.params": model.graph.params,
         **{f"model.{name}": value for name, value in model.dims.items()},
     }  # fmt: skip

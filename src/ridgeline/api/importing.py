@@ -75,6 +75,7 @@ def told(answer: Answer, found: Imported) -> Answer:
     title = target(found.target).title
     parts = {
         f"Read from {title}'s config": [f"{word} = {value}" for word, value in found.words.items()],
+        "Not as the file has it": list(found.notes),
         "Fields that change nothing modelled": list(found.idle),
         f"Fields that {title} has not, or that are not known here": list(found.unknown),
     }
@@ -85,7 +86,8 @@ def told(answer: Answer, found: Imported) -> Answer:
 
     def as_dict() -> Any:
         said = {
-            "target": found.target, "words": dict(found.words), "idle": list(found.idle), "unknown": list(found.unknown)
+            "target": found.target, "words": dict(found.words), "idle": list(found.idle),
+            "unknown": list(found.unknown), "notes": list(found.notes),
         }  # fmt: skip
         return {**answer.as_dict(), "from_config": said}
 
