@@ -126,6 +126,6 @@ def _on_each_node(one: Target, command: str, nodes: int, devices: int) -> str:
         meet = f"--main_process_ip $MASTER_ADDR --main_process_port {PORT}"
         return f"accelerate launch {own} {meet} {command.removeprefix('accelerate launch ')}"
     raise InputError(
-        f"how {one.title} starts on {nodes} nodes is not known; keep an instance on one node, or start it by hand",
+        f"how {one.title} starts on {nodes} nodes is not known; keep it on one node, or start it by hand",
         field="--around", value=nodes,
     )  # fmt: skip
