@@ -151,6 +151,8 @@ def _ran(command: list[str], folder: Path) -> str:
         return "accepted"
     lines = [line for line in ran.stderr.splitlines() if line.strip()] or ["it said nothing"]
     told = next((line for line in lines if "Error" in line), lines[-1])
+    if told.startswith(("FileNotFoundError", "ModuleNotFoundError", "ImportError")):
+        raise SystemExit(f"a judge is incomplete: {told}")  # which says nothing of the file
     return f"refused: {told[:160]}"
 
 
