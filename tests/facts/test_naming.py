@@ -23,5 +23,9 @@ def test_memory_is_split_off() -> None:
 
 @given(st.text(max_size=50))
 @example("GB:0")
+@example("0:G")
+@example("0g_")
+@example("titanrtx4090")
+@example("titantitanx")
 def test_a_key_is_a_fixed_point(text: str) -> None:
     assert name_key(" ".join(name_key(text))) == name_key(text)

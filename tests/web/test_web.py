@@ -116,8 +116,8 @@ def test_a_scenario_fills_the_form_where_it_can(client: TestClient) -> None:
 
 
 def test_searches_tell_progress_and_answer(ask: Ask) -> None:
-    first, *_, last = ask("plan", subject="gpt2", on="1xH100-SXM", global_batch="8", seq_len="1024", top="1")
-    assert (first["event"], first["text"]) == ("progress", "searching plans")
+    *told, last = ask("plan", subject="gpt2", on="1xH100-SXM", global_batch="8", seq_len="1024", top="1")
+    assert "searching plans" in [one["text"] for one in told if one["event"] == "progress"]
     assert last["event"] == "answer"
     assert {number["name"] for number in last["numbers"]} >= {"step_time_s"}
 

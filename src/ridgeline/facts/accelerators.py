@@ -39,17 +39,17 @@ _COLUMNS = {
 Key = tuple[str, ...]
 _WORD = re.compile(r"[a-z0-9]+")
 _RULES = (
-    (re.compile(r"(?<![a-z0-9])(rtx|gtx|rx)(?=\d)"), r"\1 "),  # rtx4090 -> rtx 4090
+    (re.compile(r"\b(rtx|gtx|rx)(?=\d)"), r"\1 "),  # rtx4090 -> rtx 4090
     (re.compile(r"(?<=\d)(ti|super|laptop|xtx|xt)\b"), r" \1"),  # 3080ti -> 3080 ti
     (re.compile(r"\bsxm\d\b"), "sxm"),  # sxm2 .. sxm6 -> sxm
     (re.compile(r"\b(titan|quadro)(?=[a-z])"), r"\1 "),  # titanrtx -> titan rtx
-    (re.compile(r"(\d+)[\s_-]*g(?:i?b)?\b"), r"\1gb"),  # 80 GB, 80GiB, 80G -> 80gb
+    (re.compile(r"(\d+) ?g(?:i?b)?\b"), r"\1gb"),  # 80 GB, 80GiB, 80G -> 80gb
 )
 _SILENT = frozenset(
     (
         *("nvidia", "amd", "intel", "google", "aws", "huawei", "habana", "geforce", "tesla", "quadro", "radeon"),
         *("instinct", "gpu", "gpus", "tensor", "core", "graphics", "generation", "edition", "gaming", "gen4", "gen5"),
-        *("tm", "r", "gb", "gib"),  # a unit without its number says nothing
+        *("tm", "r", "g", "gb", "gib"),  # a unit without its number says nothing
     )
 )
 _MEMORY = re.compile(r"^(?:(\d+)gb|hbm\d?e?|gddr\dx?|g)$")
@@ -64,10 +64,12 @@ def name_key(text: str) -> Key:
     >>> name_key("NVIDIA A100-SXM4-80GB") == name_key("a100 80 GB sxm")
     True
     """
-    folded = text.casefold()
-    for pattern, replacement in _RULES:
-        folded = pattern.sub(replacement, folded)
-    words = _WORD.findall(folded)
+    folded, before = " ".join(_WORD.findall(text.casefold())), ""
+    while folded != before:  # a rule may make room for one above it
+        before = folded
+        for pattern, replacement in _RULES:
+            folded = pattern.sub(replacement, folded)
+    words = folded.split()
     return tuple(sorted({word for word in words if word not in _SILENT} or set(words)))
 
 
