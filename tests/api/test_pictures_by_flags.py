@@ -8,6 +8,8 @@ import pytest
 
 import ridgeline as rl
 from ridgeline.errors import InputError
+from ridgeline.graph.denoiser_specs import DENOISERS, usual_sampling
+from ridgeline.graph.diffusion import UNETS
 
 ASKED = {"width": 1024, "height": 1024, "steps": 28}
 
@@ -44,10 +46,33 @@ def test_words_that_are_not_of_pictures_are_refused_by_flag(words: dict[str, obj
 
 
 def test_what_is_missing_is_told() -> None:
-    with pytest.raises(InputError, match="height, steps"):
+    with pytest.raises(InputError, match="--height"):
         rl.predict("flux.1-dev", on="1xH100-SXM", width=1024)
     with pytest.raises(InputError, match="--on"):
         rl.predict("flux.1-dev", **ASKED)
+
+
+@pytest.mark.parametrize("name", [*DENOISERS, *UNETS])
+def test_what_nobody_says_is_the_pipeline_s_own_and_told(name: str) -> None:
+    usual = usual_sampling(name)
+    found = rl.predict(name, on="1xH200-SXM", decoded=False).as_dict()
+    said = rl.predict(name, on="1xH200-SXM", decoded=False, **usual).as_dict()
+    assert found == {**said, "assumptions": found["assumptions"]}
+    assert f"steps {usual['steps']}" in found["assumptions"][0]
+    assert rl.predict(name, on="1xH200-SXM", decoded=False, steps=3)["asked"]["steps"] == 3
+
+
+def test_advice_by_flags_is_a_scenario_file_s(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(
+        'model = "flux.1-schnell"\ncluster = "1xH100-SXM"\n[workload]\ntask = "diffusion"\nwidth = 1024\n'
+        "height = 1024\nsteps = 4\npictures_per_minute = 100\n"
+    )
+    said = rl.advise(str(file)).as_dict()
+    flags = rl.advise("flux.1-schnell", on="1xH100-SXM", pictures_per_minute=100).as_dict()
+    assert flags["best"] == said["best"]
+    with pytest.raises(InputError, match="--tp"):
+        rl.advise("flux.1-schnell", on="1xH100-SXM", tp=2)
 
 
 @pytest.mark.parametrize("name", ["resnet-50", "vit-base-patch16-224", "rnn-t", "dlrm-small", "ncf"])

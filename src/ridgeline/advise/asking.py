@@ -94,7 +94,8 @@ def advise_pictures(asked: SamplingScenario, *, objective: str | None = None) ->
         objective=goal, unit=PICTURED[goal], load=wanted, inverse=goal == GOODPUT,
         baseline=f"batch {what.batch}, {what.precision}, {what.execution}, {divided or 'one device a batch'}",
         capacity_bytes=cost.memory.capacity_bytes,
-        floor=(base.value * own / cost.seconds, _PICTURE_FLOOR) if timed else None, assumed=cost.assumptions,
+        floor=(base.value * own / cost.seconds, _PICTURE_FLOOR) if timed else None,
+        assumed=(*asked.assumed, *cost.assumptions),
     )  # fmt: skip
     return advise(case, question, base)
 

@@ -10,7 +10,6 @@ from ridgeline.api.asking import (
     TRAFFIC_NAMES,
     blamed_on,
     blamed_on_word,
-    cluster_words,
     scenario_of,
     serving_scenario_of,
     take_machine_words,
@@ -52,8 +51,6 @@ def _advice(given: SimpleNamespace) -> Advice:
     from ridgeline.scenario.sampling import names_sampling
 
     if names_sampling(given.subject):
-        if not given.subject.endswith(".toml"):
-            raise InputError("is of pictures: `ridgeline init` writes a scenario file to advise on", field="MODEL")
         return _of_pictures(given)
     asked = scenario_of(given.subject, given.on, given.words, planned=True)
 
@@ -65,12 +62,10 @@ def _advice(given: SimpleNamespace) -> Advice:
 
 def _of_pictures(given: SimpleNamespace) -> Advice:
     from ridgeline.advise.asking import advise_pictures
-    from ridgeline.scenario.sampling import read_sampling
+    from ridgeline.api.sampling import asked_of
 
     measured_only(given.evidence, "a scenario of pictures")
-    tables = {"cluster": cluster_words(given.on, given.words)}
-    asked = read_sampling(given.subject, {name: table for name, table in tables.items() if table})
-    return advise_pictures(asked, objective=given.objective)
+    return advise_pictures(asked_of(given.subject, given.on, given.words), objective=given.objective)
 
 
 def _of_traffic(given: SimpleNamespace) -> bool:

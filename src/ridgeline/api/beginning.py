@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
 
 _TRAFFIC = {"rate": 1, "requests": 500, "prompt": "1024", "output": "256", "slo": "ttft=1s,tpot=50ms"}
-_PICTURE = {"task": "diffusion", "width": 1024, "height": 1024, "steps": 28, "batch": 1}
 
 
 def init(given: SimpleNamespace) -> Answer:
@@ -40,18 +39,20 @@ def init(given: SimpleNamespace) -> Answer:
 
 def _scenario(given: SimpleNamespace) -> tuple[str, str]:
     """The command that takes a scenario, and the scenario as text."""
-    from ridgeline.graph.denoiser_specs import find_diffusion
+    from ridgeline.graph.denoiser_specs import find_diffusion, usual_sampling
 
     config = given.subject.endswith(".json") or is_folder(given.subject)
     model = {"config": str(Path(given.subject).resolve())} if config else {"name": given.subject}
     machine, pictures = cluster_words(given.on, {}), find_diffusion(given.subject)
     where = cluster_in({"cluster": machine}, Place(file=None, folder=Path(), lines={}))
     if pictures is not None:
-        from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS
+        from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS, TASK
 
         command = f"ridgeline predict {given.out}"
         sections = [
-            Section(name="workload", fields=SAMPLING_FIELDS, said=_PICTURE),
+            Section(
+                name="workload", fields=SAMPLING_FIELDS, said={"task": TASK, **usual_sampling(pictures), "batch": 1}
+            ),
             Section(name="plan", fields=DIVISION_FIELDS, said={}),
         ]
         return command, commented("Pictures by a diffusion model", command, {"name": pictures}, machine, sections)

@@ -101,7 +101,7 @@ VERBS["predict"] = Verb(
 Examples:
   ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
   ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
-  ridgeline predict flux.1-dev --on h100 --width 1024 --height 1024 --steps 28
+  ridgeline predict flux.1-dev --on h100 --steps 28
   ridgeline predict resnet-50 --serve --on h100 --batch 32
   ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
       --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
@@ -133,7 +133,8 @@ VERBS["advise"] = Verb(
 Examples:
   ridgeline advise llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
   ridgeline advise qwen3-32b --serve --on 2xH100-SXM --tp 2 --rate 2
-      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms
+  ridgeline advise flux.1-dev --on 8xH100-SXM --pictures-per-minute 100""",
     own={
         **_ASKED, "train": _TRAIN, "serve": _SERVE,
         "objective": _option(
@@ -143,6 +144,7 @@ Examples:
     },
     fields={
         **_RUN_FLAGS, "Serving: traffic and objective": TRAFFIC_FIELDS, "Serving: weights in host memory": HOST_FIELDS,
+        "Pictures": PICTURE_FIELDS,
     },
 )  # fmt: skip
 VERBS["export"] = Verb(

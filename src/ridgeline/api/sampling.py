@@ -22,8 +22,8 @@ from ridgeline.units import bytes_text, time_text
 _WIDTH = 120  # columns when piped
 
 
-def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> Answer:
-    """How long a batch of pictures takes, what it holds, draws and costs; flags win over a scenario file."""
+def asked_of(subject: str, on: str | None, words: Mapping[str, Any]) -> SamplingScenario:
+    """The pictures that a command line describes; flags win over a scenario file."""
     sections = {"workload": frozenset(one.name for one in SAMPLING_FIELDS)}
     sections["plan"] = frozenset(one.name for one in DIVISION_FIELDS)
     for name, value in words.items():
@@ -32,11 +32,15 @@ def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> 
     tables: dict[str, Any] = {section: table for section, names in sections.items() if (table := given(words, names))}
     tables |= {"cluster": table} if (table := cluster_words(on, words)) else {}
     if subject.endswith(".toml"):
-        asked = read_sampling(subject, tables)
-    elif on is None:
+        return read_sampling(subject, tables)
+    if on is None:
         raise InputError("say which machine, e.g. --on 1xH100-SXM", field="--on")
-    else:
-        asked = sampling_from_words({"model": {"name": subject}, **tables})
+    return sampling_from_words({"model": {"name": subject}, **tables})
+
+
+def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> Answer:
+    """How long a batch of pictures takes, what it holds, draws and costs."""
+    asked = asked_of(subject, on, words)
     try:
         cost = sample(asked.model, asked.cluster, asked.asked, asked.by)
     except (ModelError, PlanError) as error:
@@ -64,7 +68,8 @@ def _as_dict(asked: SamplingScenario, cost: SamplingCost) -> dict[str, Any]:
         "model": asked.model, "machine": asked.cluster.name, "devices": asked.by.devices,
         "idle_devices": asked.cluster.count - asked.by.devices, "asked": vars(asked.asked),
         "division": vars(asked.by), "evidence": cost.evidence.label, "images_per_s": asked.asked.batch / cost.seconds,
-        **{name: value for name, value in vars(cost).items() if name not in ("evidence", "memory")},
+        **{name: value for name, value in vars(cost).items() if name not in ("evidence", "memory", "assumptions")},
+        "assumptions": (*asked.assumed, *cost.assumptions),
         "memory": {
             "parts": {name: vars(part) for name, part in cost.memory.parts.items()}, "offload": cost.memory.offload,
             "peak_bytes": cost.memory.peak_bytes, "capacity_bytes": cost.memory.capacity_bytes,
@@ -97,7 +102,7 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
     return [
         Line(text=f"{pictures} by {asked.model} on {asked.cluster.name}, {divided}"),
         Line(text=f"{time_text(cost.seconds)} (80 % interval {time_text(cost.low_s)} to {time_text(cost.high_s)})"),
-        Line(text=f"{what.batch / cost.seconds:.3g} pictures a second, {time_text(cost.step_s)} a step"),
+        Line(text=f"{what.batch / cost.seconds:.3g} {_made(asked)}s a second, {time_text(cost.step_s)} a step"),
         *([Line(text=_wanted(asked, cost))] if asked.per_minute is not None else []),
         Line(text=_spent(asked, cost)),
         Line(text=_held(cost.memory)),
@@ -106,25 +111,28 @@ def _blocks(asked: SamplingScenario, cost: SamplingCost) -> list[Block]:
         blank(),
         Table(columns=("of a step on one device", "time", "share"), rows=tuple(parts), right=right),
         blank(),
-        *(Line(text=f"assumed: {text}", indent=2, hang=2) for text in cost.assumptions),
+        *(Line(text=f"assumed: {text}", indent=2, hang=2) for text in (*asked.assumed, *cost.assumptions)),
         Line(text=f"rates: {cost.evidence.label}", indent=2, hang=2),
     ]  # fmt: skip
+
+
+def _made(asked: SamplingScenario) -> str:
+    return "video" if asked.asked.frames > 1 else "picture"
 
 
 def _wanted(asked: SamplingScenario, cost: SamplingCost) -> str:
     """The devices that make as many pictures as are wanted, of those there are."""
     groups = math.ceil((asked.per_minute or 0) / 60.0 * cost.seconds / asked.asked.batch)
-    return (
-        f"{asked.per_minute:,} pictures a minute take {groups * asked.by.devices:,} devices of {asked.cluster.count:,}"
-    )
+    wanted, devices = f"{asked.per_minute:,} {_made(asked)}s a minute", groups * asked.by.devices
+    return f"{wanted} take {devices:,} devices of {asked.cluster.count:,}"
 
 
 def _spent(asked: SamplingScenario, cost: SamplingCost) -> str:
     """Energy and money of a picture."""
     each = asked.asked.batch
-    money = "no price is known" if cost.usd is None else f"${1000 * cost.usd / each:.3g} a thousand pictures"
-    carbon = "" if cost.carbon_kg is None else f", {cost.carbon_kg / each * 1e3:.3g} g CO2e a picture"
-    return f"{cost.energy_j / each:,.4g} J a picture, {money}{carbon}"
+    money = "no price is known" if cost.usd is None else f"${1000 * cost.usd / each:.3g} a thousand {_made(asked)}s"
+    carbon = "" if cost.carbon_kg is None else f", {cost.carbon_kg / each * 1e3:.3g} g CO2e a {_made(asked)}"
+    return f"{cost.energy_j / each:,.4g} J a {_made(asked)}, {money}{carbon}"
 
 
 def _held(memory: SamplingMemory) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from ridgeline.errors import ModelError, UnknownNameError
-from ridgeline.facts.store import toml_records
+from ridgeline.facts.store import read_toml, toml_records
 from ridgeline.graph.diffusion import UNETS
 
 
@@ -81,6 +81,7 @@ class Denoiser:
 
 
 DENOISERS = toml_records("networks.toml", "denoisers", Denoiser)
+_USUAL = ("width", "height", "frames", "steps")
 NAMES: tuple[tuple[str, str], ...] = (
     (r"^sd[- ]?v?1[.]?[45]$|^stable.diffusion[- ]?v?1[.-][45]$", "stable-diffusion-1"),
     (r"^sd[- ]?v?2(?:\.[01])?$|^stable.diffusion[- ]?v?2(?:[.-][01])?(?:-base)?$", "stable-diffusion-2"),
@@ -125,3 +126,12 @@ def diffusion_model(text: str) -> str:
         known = (*DENOISERS, *UNETS)
         raise UnknownNameError("diffusion model", text[:60], known, hint=f"known: {', '.join(known)}")
     return found
+
+
+def usual_sampling(model: str) -> dict[str, int]:
+    """What a diffusion model's own pipeline makes where nothing is said: pixels across and down, frames, steps [1].
+
+    >>> usual_sampling("flux.1-schnell")
+    {'width': 1024, 'height': 1024, 'frames': 1, 'steps': 4}
+    """
+    return dict(zip(_USUAL, read_toml("networks.toml")["usual_pictures"][model], strict=True))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError
 from ridgeline.facts.user_files import SCENARIO, read_user_file
-from ridgeline.graph.denoiser_specs import diffusion_model, find_diffusion
+from ridgeline.graph.denoiser_specs import diffusion_model, find_diffusion, usual_sampling
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS, TASK
@@ -29,6 +29,7 @@ class SamplingScenario:
     asked: Sampling
     by: Division
     per_minute: int | None = None  # pictures a minute that are wanted of the whole cluster [1/min]
+    assumed: tuple[str, ...] = ()  # what nobody said
 
 
 def names_sampling(subject: str) -> bool:
@@ -63,15 +64,14 @@ def _build(tables: Mapping[str, Table], place: Place) -> SamplingScenario:
     asked = read_fields(tables.get("workload", {}), SAMPLING_FIELDS, failing("workload", place))
     asked.pop("task", None)
     per_minute = asked.pop("pictures_per_minute", None)
-    _need(asked, ("width", "height", "steps"), place)
-    sampling = guarded("workload", {}, place, lambda: Sampling(**asked))
+    if ("width" in asked) != ("height" in asked):
+        raise place.fail("workload", "height" if "width" in asked else "width", "missing: a picture has two sides")
+    usual = {name: value for name, value in usual_sampling(meant).items() if name not in asked}
+    sampling = guarded("workload", {}, place, lambda: Sampling(**{**usual, **asked}))
     stated = read_fields(tables.get("plan", {}), DIVISION_FIELDS, failing("plan", place))
     division = guarded("plan", {}, place, lambda: Division(**stated))
-    return SamplingScenario(model=meant, cluster=cluster, asked=sampling, by=division, per_minute=per_minute)
-
-
-def _need(values: Mapping[str, object], names: tuple[str, ...], place: Place) -> None:
-    missing = [name for name in names if name not in values]
-    if missing:
-        error: InputError = place.fail("workload", "", f"missing: {', '.join(missing)}")
-        raise error
+    told = ", ".join(f"{name} {value}" for name, value in usual.items() if name != "frames" or value > 1)
+    return SamplingScenario(
+        model=meant, cluster=cluster, asked=sampling, by=division, per_minute=per_minute,
+        assumed=(f"{told}: what its pipeline makes where nothing is said",) if told else (),
+    )  # fmt: skip
