@@ -84,7 +84,10 @@ def _hosted(machine: Machine, what: str, factor: float) -> Machine:
     else:
         host = replace(host, quickness=host.quickness * factor)
         part = _quicker(part, factor)
-    return _with_part(replace(machine, cluster=replace(machine.cluster, host=host)), part)
+    found = _with_part(replace(machine, cluster=replace(machine.cluster, host=host)), part)
+    if part is machine.cluster.accelerator:
+        found.groups.update(machine.groups)  # no host is on the network
+    return found
 
 
 def _quicker(part: Accelerator, factor: float) -> Accelerator:

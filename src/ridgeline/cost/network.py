@@ -19,6 +19,7 @@ from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 # The order in which the fitted mechanism numbers collectives.
 OPERATIONS = tuple(kind.value for kind in CollectiveKind)
 _Answer = TypeVar("_Answer")
+_MOST = 10_000  # answers that a machine keeps
 _FEW = 64  # numbers of a group's description, up to which it is kept
 
 
@@ -142,10 +143,23 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     Lower bound: no contention. Source: patarasuk2009 (10.1016/j.jpdc.2008.09.002); Sanders et al.
     2009 for trees. Evidence: derived, on the links' evidence.
     """
-    ranks = np.asarray(work.ranks, dtype=float)
-    size = np.asarray(work.bytes, dtype=float)
     if work.kind is CollectiveKind.SEND:
-        return send_seconds(size, work.stride, machine) * work.repeats
+        return send_seconds(np.asarray(work.bytes, dtype=float), work.stride, machine) * work.repeats
+    sizes = [np.asarray(one, dtype=float) for one in (work.bytes, work.ranks, work.stride)]
+    if max(one.size for one in sizes) > _FEW:
+        return _once_seconds(work, machine) * work.repeats
+    key = ("seconds", work.kind, *(part for one in sizes for part in (one.shape, one.tobytes())))
+    found = machine.groups.get(key)
+    if found is None:
+        found = _once_seconds(work, machine)
+        if len(machine.groups) < _MOST:
+            machine.groups[key] = found
+    return cast(Number, found) * work.repeats
+
+
+def _once_seconds(work: Collective, machine: Machine) -> Number:
+    """As `collective_seconds`, without repeats."""
+    ranks, size = np.asarray(work.ranks, dtype=float), np.asarray(work.bytes, dtype=float)
     if machine.collectives is not None:
         return _fitted_seconds(work, machine, machine.collectives)
     where = _known(path, machine, work)
@@ -165,7 +179,7 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
         seconds = np.maximum(inside, leaving) + where.tree_s
     else:
         seconds = share * size / where.bytes_per_s + where.tree_s
-    return np.where(ranks > 1, seconds + constant("collective.start"), 0.0) * work.repeats
+    return np.where(ranks > 1, seconds + constant("collective.start"), 0.0)
 
 
 def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
@@ -179,7 +193,7 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
         **_known(group_sizes, machine, work),
     }
     device = device_vector(machine.cluster.accelerator, "bf16")
-    found: Number = model.seconds(sizes, device, model.vector(fit.values)) * work.repeats
+    found: Number = model.seconds(sizes, device, model.vector(fit.values))
     return found
 
 

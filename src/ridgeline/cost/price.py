@@ -107,6 +107,7 @@ class Pricer:
         self.policy = workload.policy
         self.precision = PRECISIONS[workload.precision]
         self.deterministic = workload.policy.deterministic
+        self._kernels: dict[int, tuple[Work, Cost]] = {}  # by the work's id, with the work that it is of
         self.launch_device_s = constant("launch.device")
         part, host = machine.device.accelerator, machine.cluster.host
         self.host_slowness = host_slowness(part, host)
@@ -114,6 +115,13 @@ class Pricer:
         self.own_host = own_host(machine.device)
         self.hosts = host_range(part, host)
         self.collective_issue_s = 0.0 if workload.execution == "graph" else issue_seconds(part, host)
+
+    def on(self, machine: Machine) -> Pricer:
+        """The same for another machine; kernels keep their prices where its devices are equal."""
+        other = Pricer(machine, self.workload, exchange=self.exchange)
+        if machine.device == self.machine.device:
+            other._kernels = self._kernels
+        return other
 
     @property
     def held(self) -> bool:
@@ -127,7 +135,13 @@ class Pricer:
         return self.own_host.interval(seconds, rung, dtype=self.precision.compute)
 
     def kernel(self, work: Gemm | Attention | Stream) -> Cost:
-        """Price of one kernel, launch excluded."""
+        """Price of one kernel, launch excluded; that of plain numbers is kept."""
+        cost = self._kernels[id(work)][1] if id(work) in self._kernels else self._kernel(work)
+        if np.ndim(cost.seconds) == 0:
+            self._kernels[id(work)] = (work, cost)
+        return cost
+
+    def _kernel(self, work: Gemm | Attention | Stream) -> Cost:
         dtype = self.precision.attention
         if isinstance(work, Gemm) and (work.quantized or not self.precision.quantize):
             dtype = self.precision.compute

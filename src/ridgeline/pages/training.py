@@ -144,19 +144,17 @@ def _in_flight(report: Report, stage: int) -> Iterator[tuple[float, int]]:
     assert tasks is not None
     assert found is not None
     mine = np.isin(tasks.stream, [place for place, device in enumerate(tasks.stream_device) if device == stage])
-    begun: dict[tuple[int, int], float] = {}
-    ended: dict[tuple[int, int], float] = {}
-    chosen = np.flatnonzero(mine & (tasks.micro_batch >= 0))
-    columns = (tasks.kind, tasks.micro_batch, tasks.chunk, found.start_s, found.end_s)
-    for kind, batch, chunk, start, end in zip(*(column[chosen].tolist() for column in columns), strict=True):
-        label, which = tasks.label[kind], (batch, chunk)
-        if label == "F":
-            begun[which] = min(begun.get(which, np.inf), start)
-        elif label.startswith(("B", "W")):
-            ended[which] = max(ended.get(which, 0.0), end)
-    changes = sorted([*((at, 1) for at in begun.values()), *((ended[which], -1) for which in begun if which in ended)])
-    count = 0
-    for at, change in changes:
-        yield at, count
-        count += change
-        yield at, count
+    chosen = mine & (tasks.micro_batch >= 0)
+    forward = np.array([label == "F" for label in tasks.label])[tasks.kind]
+    backward = np.array([label.startswith(("B", "W")) for label in tasks.label])[tasks.kind]
+    which = tasks.micro_batch * (int(tasks.chunk.max(initial=0)) + 1) + tasks.chunk
+    begun, ended = (np.full(int(which.max(initial=0)) + 1, empty) for empty in (np.inf, -np.inf))
+    np.minimum.at(begun, which[chosen & forward], found.start_s[chosen & forward])
+    np.maximum.at(ended, which[chosen & backward], found.end_s[chosen & backward])
+    begins, ends = begun[np.isfinite(begun)], ended[np.isfinite(begun) & np.isfinite(ended)]
+    at, change = np.concatenate((begins, ends)), np.repeat((1, -1), (len(begins), len(ends)))
+    order = np.lexsort((change, at))
+    counts = np.cumsum(change[order]).tolist()
+    for time_s, before, after in zip(at[order].tolist(), [0, *counts], counts, strict=False):
+        yield time_s, before
+        yield time_s, after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -82,6 +83,13 @@ class Predictor:
         self._last: tuple[Plan, MemoryStage] | None = None
         self.orders: dict[Plan, tuple[int, ...]] = {}  # of nodes, by plan, where links between them differ
         self.partitions: dict[Plan, tuple[int, ...]] = {}  # layers of each place, by plan, where a technique divides
+
+    def on(self, machine: Machine) -> Predictor:
+        """The same on a machine whose rates alone differ: nodes and layers stand where they are."""
+        other = copy(self)
+        other.machine, other.cluster, other.stages = machine, machine.cluster, self.stages.repriced(machine)
+        other._prices = {}
+        return other
 
     def layout(self, plan: Plan) -> Layout:
         """The part of a plan that decides a rank's share of each operator."""

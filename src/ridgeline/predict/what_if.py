@@ -50,9 +50,7 @@ def plan_sensitivities(predictor: Predictor, evaluation: Evaluation) -> tuple[Se
     base_s = evaluation.bound_s if closed else simulated_s
 
     def step_s(machine: Machine) -> tuple[float]:
-        other = Predictor(predictor.model, machine.cluster, predictor.workload, resolved=machine)
-        other.orders = predictor.orders  # of nodes, which stand where they are
-        other.partitions = predictor.partitions  # of layers likewise
+        other = predictor.on(machine)
         held, times = other.prepare(plan)
         if closed:
             rules = exchange_rules(plan)

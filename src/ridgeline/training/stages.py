@@ -20,9 +20,7 @@ from ridgeline.cost.network import send_seconds
 from ridgeline.cost.price import BlockCost, Pricer
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
-from ridgeline.lower.chains import Chains
-from ridgeline.lower.params import RankParams, optimizer_states, rank_params
-from ridgeline.lower.shard import Sharder
+from ridgeline.lower.params import RankParams, optimizer_states
 from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.seams.data_exchange import data_exchange
 from ridgeline.seams.offload import OPTIMIZER
@@ -39,6 +37,7 @@ from ridgeline.training.exchanges import (
     send_tables,
 )
 from ridgeline.training.optimizer import RankUpdate, added, optimizer_seconds
+from ridgeline.training.sharded_work import ShardedWork, ShardedWorks
 from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes, on_chunks
 
 Floats = NDArray[np.float64]
@@ -62,6 +61,7 @@ class StageModel:
         self.copies = exchange_copies(workload)
         self.exchange = data_exchange(model.techniques)
         self.block_names = tuple(model.graph.blocks)
+        self.sharded = ShardedWorks(model.graph, workload)
 
     def on(self, machine: Machine) -> StageModel:
         """The same prices of layers, with exchanges and sends between stages on a machine of the same devices."""
@@ -69,42 +69,34 @@ class StageModel:
         other.machine = machine
         return other
 
+    def repriced(self, machine: Machine) -> StageModel:
+        """The same work on a machine whose rates alone differ; what each layer does is not looked up again."""
+        other = self.on(machine)
+        other.pricer = self.pricer.on(machine)
+        return other
+
     def price(self, layout: Layout, recompute: Iterable[str] = ()) -> LayoutCost:
         """Price every block kind and both ends for a layout, and of layers what rules of `recompute` repeat."""
         repeated = [name for name in recompute if self.rule(name).repeats()]
-        sharder, graph = Sharder(self.workload, layout), self.model.graph
-        params = {
-            name: rank_params(block.ops, layout, self.workload, experts=block.experts)
-            for name, block in graph.blocks.items()
-        }
+        found = self.sharded.layers(layout)
         return LayoutCost(
             layout=layout,
-            blocks={
-                name: self.pricer.block(
-                    sharder.block(block),
-                    layout,
-                    tensors=params[name].tensors,
-                    python=Chains(self.workload, layout).python(block),
-                    recompute=repeated,
-                )
-                for name, block in graph.blocks.items()
-            },
-            block_params=params,
+            blocks={name: self._priced(layout, one, repeated) for name, one in found.items()},
+            block_params={name: one.params for name, one in found.items()},
             **self._ends(layout),
         )
 
     def _ends(self, layout: Layout) -> _Ends:
         """Prices and parameters of embedding and head."""
-        sharder, graph = Sharder(self.workload, layout), self.model.graph
-        embedded, headed = (rank_params(ops, layout, self.workload) for ops in (graph.embedding, graph.head))
+        embedded, headed = self.sharded.ends(layout).values()
         return _Ends(
-            embedding=self.pricer.block(
-                sharder.end(graph.embedding), layout, tensors=embedded.tensors, python={"embedding": 1.0}
-            ),
-            head=self.pricer.block(sharder.head(graph.head), layout, tensors=headed.tensors, python={"loss": 1.0}),
-            embedding_params=embedded,
-            head_params=headed,
-        )
+            embedding=self._priced(layout, embedded), head=self._priced(layout, headed),
+            embedding_params=embedded.params, head_params=headed.params,
+        )  # fmt: skip
+
+    def _priced(self, layout: Layout, one: ShardedWork, recompute: Iterable[str] = ()) -> BlockCost:
+        tensors = one.params.tensors
+        return self.pricer.block(one.work, layout, tensors=tensors, python=one.python, recompute=recompute)
 
     def shared(self, cost: LayoutCost, schedule: PipelineSchedule, stages: int) -> LayoutCost:
         """The prices where each of so many stages has a share of the ends, if the schedule says so; no exchanges yet.
