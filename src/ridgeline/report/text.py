@@ -365,7 +365,7 @@ def search_text(found: SearchReport) -> str:
     gap = (
         "no plan of the grid is quicker at the same prices"
         if found.bound_gap <= 0
-        else f"no plan of the grid is more than {found.bound_gap:.1%} quicker at the same prices"
+        else f"no plan of the grid is more than {max(found.bound_gap, 0.001):.1%} quicker at the same prices"
     )
     return (
         f"{found.covered:,} plans covered: {found.legal:,} keep every rule, {found.feasible:,} fit in memory, "

@@ -26,47 +26,12 @@ from ridgeline.seams.setting import Setting
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Feasible, Group
-from ridgeline.search.space import Space, alone, degrees, fewer_nodes, legal, plan_of
+from ridgeline.search.ranked import Ranked, plainest, plainness
+from ridgeline.search.space import Space, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
 
 _LINKS_BUDGET = 24  # plans simulated where each one's nodes are ordered first, which takes about a second
 _LANE_BUDGET = 6  # plans simulated with each technique on lanes: their bounds leave out what moves
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranked:
-    """Plans in order of simulated step time [s], and how the search went."""
-
-    plans: tuple[tuple[float, Plan], ...]
-    covered: int
-    legal: int
-    feasible: int
-    simulated: int
-    infeasible: tuple[Infeasible, ...]
-    least_s: float = np.inf  # no plan that fits and was not simulated is quicker [s]
-
-    @property
-    def gap(self) -> float:
-        """How much quicker than the best found the best of the space may be, as a share of it [1]."""
-        best = self.plans[0][0]
-        return max(0.0, (best - self.least_s) / best)
-
-    def joined(self, other: Ranked, top: int) -> Ranked:
-        """The `top` best of two searches, and the account of both."""
-        counts = {item.reason: item for item in other.infeasible}
-        both = [
-            replace(item, plans=item.plans + (counts.pop(item.reason).plans if item.reason in counts else 0))
-            for item in self.infeasible
-        ]
-        return Ranked(
-            plans=tuple(sorted((*self.plans, *other.plans), key=lambda item: item[0])[:top]),
-            covered=self.covered + other.covered,
-            legal=self.legal + other.legal,
-            feasible=self.feasible + other.feasible,
-            simulated=self.simulated + other.simulated,
-            infeasible=(*both, *counts.values()),
-            least_s=min(self.least_s, other.least_s),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +196,7 @@ class Searcher:
             simulated += 1
             if np.isfinite(step_s):
                 ranked.append((step_s, plan))
-                ranked.sort(key=lambda item: (item[0], _plainness(item[1])))
+                ranked.sort(key=lambda item: (item[0], plainness(item[1])))
         return Ranked(
             plans=tuple(ranked[:top]),
             covered=self.covered,
@@ -267,32 +232,6 @@ class Searcher:
             f" ({bytes_text(predictor.cluster.accelerator.memory_bytes)} each); {reasons or 'no legal degrees'};"
             " add devices, a larger accelerator, a smaller global batch or sequence, or a low-rank task"
         )
-
-
-def plainest(plan: Plan, *, experts: bool) -> Plan:
-    """The same run without choices that change nothing: sharding over one rank, overlap of what is not exchanged."""
-    ranks = plan.dp * plan.cp
-    if plan.offload_weights or (plan.offload_optimizer and plan.zero == 2):
-        return plan
-    if alone(plan, experts=experts):
-        return replace(plan, zero=0, zero_group=None, overlap_gradients=True, overlap_weights=True)
-    group = None if plan.zero == 0 or plan.zero_group is None or plan.zero_group >= ranks else plan.zero_group
-    return replace(plan, zero_group=group, overlap_weights=plan.overlap_weights or plan.zero == 0)
-
-
-def _plainness(plan: Plan) -> tuple[int, ...]:
-    """Among equally fast plans the plainer one first: fewer shards, fewer options."""
-    return (
-        plan.zero,
-        int(plan.offload_optimizer or plan.offload_weights),
-        int(plan.offload_activations),
-        int(plan.optimizer_in_backward) + int(plan.loss != Plan.loss),
-        int(plan.recompute != Plan.recompute),
-        int(plan.overlap_tensor),
-        plan.tp,
-        plan.pp,
-        plan.cp,
-    )
 
 
 def with_fewer_nodes(searcher: Searcher, spread: Ranked, *, top: int) -> tuple[Ranked, Searcher]:
@@ -378,10 +317,11 @@ def search(
         ranked, searcher = with_fewer_nodes(searcher, spread, top=top)
     except NoPlanError as error:
         spread, searcher = ranked, searcher = _offloaded(searcher, model, setting, top=top, why=error)
-    predictor = searcher.predictor
+    predictor, quickest_s = searcher.predictor, ranked.plans[0][0]
+    ranked = ranked.plain_first()
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]
-    why = _idle_why(predictor, spread.plans[0][1]) if ranked.plans[0][0] < spread.plans[0][0] else ""
+    why = _idle_why(predictor, spread.plans[0][1]) if quickest_s < spread.plans[0][0] else ""
     reports[0] = replace(reports[0], what_if=plan_sensitivities(predictor, evaluations[0]), idle_why=why)
     return SearchReport(
         best=tuple(reports),
