@@ -13,15 +13,16 @@ pytest.importorskip("uvicorn")
 
 from starlette.testclient import TestClient
 
+from ridgeline.api.bounded import Limits
 from ridgeline.web.app import app
-from ridgeline.web.pool import WebBounds
 
 Told = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def client() -> Iterator[TestClient]:
-    with TestClient(app(WebBounds(seconds=60)), base_url="http://127.0.0.1") as one:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    limits = Limits(root=tmp_path_factory.mktemp("web"), seconds=60, memory_bytes=4 << 30)
+    with TestClient(app(limits), base_url="http://127.0.0.1") as one:
         yield one
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
@@ -20,10 +19,12 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.web.conftest import events
 
+from ridgeline.api.answer import Answer
+from ridgeline.api.bounded import Answerers, Limits
 from ridgeline.errors import InputError
+from ridgeline.web.answers import PageAnswers
 from ridgeline.web.asking import WebQuestion, read_question
 from ridgeline.web.forms import forms
-from ridgeline.web.pool import WebBounds, WorkerPool
 
 Ask = Callable[..., list[dict[str, Any]]]
 WORDS = sorted({w["name"] for form in forms()["questions"] for g in form["groups"] for w in g["words"]})
@@ -66,20 +67,22 @@ def test_options_that_write_a_file_are_no_words_of_the_app(ask: Ask, tmp_path: P
 def test_the_guard_holds_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = """
 import os, sys, pathlib
-from ridgeline.web.guard import guard
+from ridgeline.api.guard import confine
 folder = pathlib.Path(sys.argv[1])
-sys.addaudithook(guard(folder))
+confine(folder, "outside what this app may open")
 (folder / "mine").write_text("x")
 open(os.__file__).close()
 for attempt in (
     lambda: open("/etc/passwd"), lambda: os.open("/etc/passwd", os.O_RDONLY), lambda: open(os.__file__, "a"),
     lambda: open(folder / ".." / "other", "w"), lambda: os.system("true"), lambda: __import__("subprocess").run("true"),
-    lambda: open("/proc/self/environ"),
+    lambda: open("/proc/self/environ"), lambda: os.listdir("/"), lambda: os.remove("/etc/passwd"), os.fork,
+    lambda: os.rename(folder / "mine", folder / ".." / "other"), lambda: os.symlink("/etc", folder / ".." / "other"),
+    lambda: __import__("socket").socket().connect(("127.0.0.1", 1)),
 ):
     try:
         attempt()
     except Exception as error:
-        assert type(error).__name__ == "InputError", error
+        assert type(error) is PermissionError, error
     else:
         raise SystemExit("allowed")
 """
@@ -87,62 +90,75 @@ for attempt in (
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "in")], check=True, cwd=tmp_path / "in")
 
 
-async def _pool(bounds: WebBounds) -> WorkerPool:
-    pool = WorkerPool(bounds)
-    pool.open()
-    return pool
+def limits(root: Path, **bounds: Any) -> Limits:
+    return Limits(**{"root": root, "processes": 1, "memory_bytes": 4 << 30, **bounds})
 
 
-async def _last(pool: WorkerPool, asked: WebQuestion) -> dict[str, Any]:
+async def _last(answers: PageAnswers, asked: WebQuestion) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    async for message in pool.answers(asked):
+    async for message in answers.messages(asked):
         found = message
     return found
 
 
-def test_a_question_that_nobody_awaits_is_ended_and_makes_room() -> None:
-    async def run() -> None:
-        pool = await _pool(WebBounds(workers=1))
-        try:
-            quick = WebQuestion(verb="predict", words={"subject": "gpt2", "on": "1xH100-SXM", "micro_batch": "1"})
-            assert (await _last(pool, quick))["event"] == "answer"
-            messages = pool.answers(WebQuestion(verb="plan", words=LONG))
-            assert (await anext(messages))["event"] == "progress"
-            await messages.aclose()  # type: ignore[attr-defined]
-            began = time.monotonic()
-            assert (await _last(pool, quick))["event"] == "answer"
-            assert time.monotonic() - began < 60
-        finally:
-            pool.close()
-
-    asyncio.run(run())
+QUICK = WebQuestion(verb="predict", words={"subject": "gpt2", "on": "1xH100-SXM", "micro_batch": "1"})
 
 
-def test_a_question_ends_at_its_bound_of_time() -> None:
-    async def run() -> None:
-        pool = await _pool(WebBounds(workers=1, seconds=1))
-        try:
-            last = await _last(pool, WebQuestion(verb="plan", words=LONG))
-            assert (last["event"], last["exit_code"]) == ("refused", 2)
-            assert "longer than 1 s" in last["error"]
-        finally:
-            pool.close()
+def test_a_question_that_nobody_awaits_makes_room_without_a_new_process(tmp_path: Path) -> None:
+    async def run(answers: PageAnswers) -> None:
+        assert (await _last(answers, QUICK))["event"] == "answer"
+        process = answers._answerers._all[0]
+        messages = answers.messages(WebQuestion(verb="plan", words=LONG))
+        assert (await anext(messages))["event"] == "progress"
+        await messages.aclose()  # type: ignore[attr-defined]
+        began = time.monotonic()
+        assert (await _last(answers, QUICK))["event"] == "answer"
+        assert time.monotonic() - began < 60
+        assert len(answers._answerers._all) == 1
+        assert answers._answerers._all[0].alive
+        assert not process.alive or answers._answerers._all == [process]
+        assert list(tmp_path.iterdir()) == []
 
-    asyncio.run(run())
+    with PageAnswers(limits(tmp_path)) as answers:
+        asyncio.run(run(answers))
+
+
+def test_a_question_ends_at_its_bound_of_time_and_the_next_is_answered(tmp_path: Path) -> None:
+    async def run(answers: PageAnswers) -> None:
+        last = await _last(answers, WebQuestion(verb="plan", words=LONG))
+        assert (last["event"], last["exit_code"]) == ("refused", 2)
+        assert "longer than 2 s" in last["error"]
+        assert (await _last(answers, QUICK))["event"] == "answer"
+
+    with PageAnswers(limits(tmp_path, seconds=2)) as answers:
+        asyncio.run(run(answers))
+
+
+def test_questions_wait_for_a_free_process_and_too_many_are_refused(tmp_path: Path) -> None:
+    async def run(answers: PageAnswers) -> None:
+        first = answers.messages(WebQuestion(verb="plan", words=LONG))
+        assert (await anext(first))["event"] == "progress"
+        second, told = answers.messages(QUICK), ""
+        while "waiting" not in told:
+            told = (await anext(second)).get("text", "")
+        assert "too many questions" in (await _last(answers, QUICK))["error"]
+        await first.aclose()  # type: ignore[attr-defined]
+        assert [message["event"] async for message in second][-1] == "answer"
+
+    with PageAnswers(limits(tmp_path, waiting=1)) as answers:
+        asyncio.run(run(answers))
+
+
+def greedy(answer: Answer) -> dict[str, Any]:
+    """A form that takes much for one answer."""
+    return {"answer": len(bytearray(4 << 30)) if "gpt2" in answer.table() else 0}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is bounded on Linux")
-def test_memory_of_a_worker_is_bounded() -> None:
-    code = """
-from pathlib import Path
-from ridgeline.web.asking import WebQuestion
-from ridgeline.web import worker
-worker._bound(256 * 2**20)
-worker.ask = lambda *given, **words: bytearray(2**30)
-found = worker.answered(WebQuestion(verb="predict", words={}), Path("."))
-assert found["event"] == "refused" and "memory" in found["error"], found
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ})
+def test_memory_of_a_process_is_bounded(tmp_path: Path) -> None:
+    with Answerers(limits(tmp_path), greedy) as answerers:
+        assert "memory" in str(answerers.ask("predict", QUICK.words)["refused"])
+        assert answerers.ask("predict", {**QUICK.words, "subject": "llama-3.1-8b"}) == {"answer": 0}
 
 
 VALUES = st.one_of(

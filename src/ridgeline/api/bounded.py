@@ -1,36 +1,35 @@
 """Questions answered in processes of their own, each within limits of time, memory, files and size.
 
 What talks to strangers (agents, pages) asks here: a process that runs out of its time is ended, and a new one takes
-its place. Processes stay warm between questions.
+its place. Processes are started ahead and stay warm between questions.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import queue
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
-from ridgeline.api.guard import confine, refuse_outside
-from ridgeline.api.progress import Watcher, watcher
-from ridgeline.api.refusals import defect, refusal
-from ridgeline.errors import LimitError, RidgelineError
+from ridgeline.api.answer import Answer
+from ridgeline.api.confined import STOP, Form, answer_all
+from ridgeline.api.refusals import refusal
+from ridgeline.errors import InputError, LimitError
+from ridgeline.units import parse
 
 Told = Callable[[str, float | None], None]
 """Is told of progress: what is done now, and which share of it is [1] (None: not known)."""
-
 _LOOK_S = 0.05  # between looks at the clock; chosen
-_START_S = 60.0  # for a process to import what it needs
-_EVERY_S = 0.2  # between two tellings of progress
+_WAIT_S = 0.5  # between two tellings that no process is free; chosen
+_START_S = 120.0  # for a process to import what it needs and to answer the example
+_GRACE_S = 0.3  # for a question that is stopped to end by itself; chosen
 _LARGEST = 64 << 20  # bytes of one answer
 _GIB = 1 << 30
 _starting = Lock()
@@ -38,61 +37,118 @@ _starting = Lock()
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one question may take: `seconds` [s], `memory_bytes` [byte], and files under `root` alone."""
+    """What one question may take: `seconds` [s], `memory_bytes` [byte], and files under `root` alone.
+
+    So many `processes` answer at a time, and so many questions may be `waiting`; `outside` is said of other files.
+    """
 
     root: Path
     seconds: float = 120.0
     memory_bytes: int = 8 * _GIB
     processes: int = 2
+    waiting: int = 16
+    outside: str = "outside the folder given at the start; say a path inside it"
+
+
+def memory_limit(text: str) -> int:
+    """A bound of memory as a person writes it [byte]; raises `InputError` for one that no answer fits in."""
+    memory_bytes = round(parse(text, "byte"))
+    if memory_bytes < _GIB:
+        raise InputError("is too little to answer; say at least 1GiB", field="--memory", value=text)
+    return memory_bytes
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """An answer as `--json` prints it, and why nothing fits."""
+    return {"answer": answer.as_dict(), "impossible": answer.impossible}
 
 
 class Answerers:
-    """Some processes that answer questions, one question each at a time; a context that ends them."""
+    """Some processes that answer questions, one question each at a time; a context that starts and ends them.
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._free: queue.LifoQueue[_Process | None] = queue.LifoQueue()
+    `form` is what they send of an answer: a function of a module, which they import.
+    """
+
+    def __init__(self, limits: Limits, form: Form = as_json) -> None:
+        self.limits, self._form = limits, form
+        self._free: queue.LifoQueue[_Process] = queue.LifoQueue()
         self._all: list[_Process] = []
-        for _ in range(limits.processes):
-            self._free.put(None)
+        self._waiting, self._closed = 0, False
 
     def ask(
-        self, verb: str, words: Mapping[str, Any], told: Told = lambda text, share: None, stop: Event | None = None
-    ) -> dict[str, Any]:
-        """The answer: `answer` (as JSON holds it) and `impossible`, or `refused` alone, as `--json` prints it.
+        self, verb: str, words: Mapping[str, Any], told: Told = lambda text, share: None, stop: Event | None = None,
+        folder: Path | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What `form` makes of the answer, or `refused` alone, as `--json` prints it.
 
-        It never raises for what was asked. `stop` ends the question from another thread.
+        It never raises for what was asked. `stop` ends the question from another thread; `folder` is where its relative
+        paths begin (None: the root).
         """
+        one, stop = None, stop or Event()
         try:
-            one = self._free.get(timeout=self.limits.seconds)
-        except queue.Empty:
-            return {"refused": refusal(LimitError("all processes are at work; ask again later"))}
-        try:
-            if one is None or not one.alive:
-                one = _Process(self.limits)
-                self._all.append(one)
-            return one.ask(verb, words, told, stop or Event())
+            one = self._taken(told, stop)
+            return one.ask([verb, dict(words), str(folder or self.limits.root)], told, stop)
+        except LimitError as error:
+            return {"refused": refusal(error)}
+        except _StoppedError:
+            return {"refused": refusal(LimitError("stopped by the one who asked"))}
         finally:
-            if one is not None and not one.alive and one in self._all:
-                self._all.remove(one)
-            self._free.put(one if one is not None and one.alive else None)
+            if one is not None:
+                self._back(one)
+
+    def _taken(self, told: Told, stop: Event) -> _Process:
+        if self._waiting >= self.limits.waiting:
+            raise LimitError("too many questions wait already; ask again in a moment")
+        until = time.monotonic() + self.limits.seconds
+        self._waiting += 1
+        try:
+            while not (stop.is_set() or self._closed):
+                with suppress(queue.Empty):
+                    return self._free.get(timeout=_WAIT_S)
+                if time.monotonic() > until:
+                    raise LimitError("all processes are at work; ask again later")
+                told("waiting for a free process", None)
+            raise _StoppedError
+        finally:
+            self._waiting -= 1
+
+    def _back(self, one: _Process) -> None:
+        """A process that is free again, or a new one in its place."""
+        if not one.alive:
+            self._all.remove(one)
+            self._start()
+        else:
+            self._free.put(one)
+
+    def _start(self) -> None:
+        if not self._closed:
+            one = _Process(self.limits, self._form)
+            self._all.append(one)
+            self._free.put(one)
 
     def __enter__(self) -> Answerers:
+        for _ in range(self.limits.processes):
+            self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._all:
+        self._closed = True
+        for one in tuple(self._all):
             one.end()
+
+
+class _StoppedError(Exception):
+    """Of a question that nobody wants answered any more."""
 
 
 class _Process:
     """One process and the pipe to it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, form: Form) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._limits, self._ready = limits, False
-        self._process = context.Process(target=_answer_all, args=(theirs, limits), daemon=True)
+        self._process = context.Process(target=answer_all, args=(theirs, limits, form), daemon=True)
         with _starting, without_main():
             self._process.start()
         theirs.close()
@@ -102,34 +158,43 @@ class _Process:
         """Whether it takes questions."""
         return self._process.is_alive()
 
-    def ask(self, verb: str, words: Mapping[str, Any], told: Told, stop: Event) -> dict[str, Any]:
-        """The answer, or why there is none; the process is ended where it takes too long."""
+    def ask(self, question: list[Any], told: Told, stop: Event) -> dict[str, Any]:
+        """The answer; raises `LimitError` where there is none, and ends the process that takes too long."""
+        asked = False
         try:
-            self._wait_until_ready(stop)
-            self._pipe.send_bytes(json.dumps([verb, dict(words)]).encode())
+            if not self._ready:
+                self._next(time.monotonic() + _START_S, stop)
+                self._ready = True
+            self._pipe.send_bytes(json.dumps(question).encode())
+            asked = True
             return self._heard(told, stop)
-        except LimitError as error:
+        except LimitError:
             self.end()
-            return {"refused": refusal(error)}
+            raise
         except (EOFError, OSError, ValueError):
             self.end()
             gib = self._limits.memory_bytes / _GIB
             said = f"the process that answered ended; it may have needed more than {gib:g} GiB; ask for less"
-            return {"refused": refusal(LimitError(said))}
-        except BaseException:  # whoever is told of progress has gone: what it works at is wanted no more
-            self.end()
+            raise LimitError(said) from None
+        except BaseException:  # it is stopped, or whoever is told of progress has gone
+            if asked:
+                self._settle()
             raise
 
     def end(self) -> None:
         """Ends the process."""
         self._process.kill()
         self._process.join()
-        self._pipe.close()
 
-    def _wait_until_ready(self, stop: Event) -> None:
-        if not self._ready:
-            self._next(time.monotonic() + _START_S, stop)
-            self._ready = True
+    def _settle(self) -> None:
+        """A question that is stopped ends by itself within moments, or with its process."""
+        try:
+            self._pipe.send_bytes(STOP)
+            until = time.monotonic() + _GRACE_S
+            while self._next(until, Event())[0] != "answer":
+                pass
+        except (LimitError, EOFError, OSError, ValueError):
+            self.end()
 
     def _heard(self, told: Told, stop: Event) -> dict[str, Any]:
         until = time.monotonic() + self._limits.seconds
@@ -143,7 +208,7 @@ class _Process:
     def _next(self, until: float, stop: Event) -> list[Any]:
         while not self._pipe.poll(_LOOK_S):
             if stop.is_set():
-                raise LimitError("stopped by the one who asked")
+                raise _StoppedError
             if time.monotonic() > until:
                 raise LimitError(
                     f"took longer than {self._limits.seconds:g} s; ask for less (fewer devices, techniques, requests), "
@@ -163,78 +228,3 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         vars(main).update(kept)
-
-
-class _Teller(Watcher):
-    """Sends progress through the pipe, a few times a second."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._last_s = pipe, 0.0
-
-    def _say(self, text: str, share: float | None) -> None:
-        now = time.monotonic()
-        if now - self._last_s >= _EVERY_S:
-            self._last_s = now
-            _send(self._pipe, ["progress", text, share])
-
-    @contextmanager
-    def bar(self, words: str) -> Iterator[Callable[[int, int], None] | None]:
-        """Counts as shares."""
-        yield lambda done, total: self._say(words, done / total if total else None)
-
-    @contextmanager
-    def busy(self, words: str) -> Iterator[None]:
-        """One line at the start."""
-        self._say(words, None)
-        yield
-
-    @contextmanager
-    def steps(self, words: str) -> Iterator[Callable[[str, float], None]]:
-        """Each step."""
-        yield self._say
-
-    def tell(self, text: str) -> None:
-        """A line."""
-        self._say(text, None)
-
-
-def _send(pipe: Connection, message: list[Any]) -> None:
-    pipe.send_bytes(json.dumps(message, allow_nan=False).encode())
-
-
-def _answer_all(pipe: Connection, limits: Limits) -> None:
-    """The life of a process: it limits itself, then answers until the pipe is closed."""
-    os.dup2(2, 1)  # nothing printed here may reach what is spoken on standard output
-    os.chdir(limits.root)
-    from ridgeline.api import asking, options, planning  # noqa: F401  (loaded before the first question)
-
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
-    confine(limits.root)
-    watcher.set(_Teller(pipe))
-    _send(pipe, ["ready"])
-    with suppress(EOFError, OSError, KeyboardInterrupt):
-        while True:
-            verb, words = json.loads(pipe.recv_bytes())
-            found = _answered(verb, words, limits)
-            try:
-                _send(pipe, ["answer", found])
-            except ValueError as error:  # a number that JSON has none of
-                _send(pipe, ["answer", {"refused": defect(error, 70)}])
-
-
-def _answered(verb: str, words: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    from ridgeline.api.verb import ask
-
-    try:
-        refuse_outside(words, limits.root)
-        answer = ask(verb, **words)
-        return {"answer": answer.as_dict(), "impossible": answer.impossible}
-    except RidgelineError as error:
-        return {"refused": refusal(error)}
-    except MemoryError:
-        return {"refused": refusal(LimitError(f"needs more than {limits.memory_bytes / _GIB:g} GiB; ask for less"))}
-    except Exception as error:  # a defect, or a file that the guard refused where nobody expects it
-        return {"refused": defect(error, 70)}

@@ -25,19 +25,23 @@ _DEVICES = ("/dev/null", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo", "/pro
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def confine(root: Path) -> None:
+def confine(root: Path, outside: str) -> None:
     """From here on this process opens files under `root` alone, beside code and what Ridgeline keeps for itself.
 
     It holds for all that files name in turn, and for links, as every opening of a file is looked at. It cannot be
-    taken back. Programs and connections are refused as well.
+    taken back. Programs and connections are refused as well. Of other files it is said that they are `outside`.
     """
     written = (_real(root), *map(_real, _caches()))
     read = (*written, *map(_real, _code()), *_DEVICES)
 
+    def _within(path: Any, folders: Iterable[str]) -> None:
+        if not _inside(path, folders):
+            raise PermissionError(errno.EACCES, f"it is {outside}")
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
-            if not isinstance(path, int):
+            if not isinstance(path, int) and path is not None:
                 _within(path, written if flags & _WRITES else read)
         elif event in _LISTS:
             if not isinstance(arguments[0], int):
@@ -52,23 +56,16 @@ def confine(root: Path) -> None:
     sys.addaudithook(hook)
 
 
-def refuse_outside(words: Mapping[str, Any], root: Path) -> None:
-    """Raises `InputError` for a word that is a path outside `root`, before anyone looks whether it is there."""
+def refuse_outside(words: Mapping[str, Any], root: Path, outside: str) -> None:
+    """Raises `InputError` for a word that is a path `outside` of `root`, before anyone looks whether it is there."""
     for name, value in words.items():
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str) and _is_path(text) and not _inside(text, (_real(root),)):
-                raise InputError(
-                    "is outside the folder given at the start; say a path inside it", field=name, value=text
-                )
+                raise InputError(f"is {outside}", field=name, value=text)
 
 
 def _is_path(text: str) -> bool:
     return text.startswith("~") or os.path.isabs(text) or ".." in text.replace("\\", "/").split("/")
-
-
-def _within(path: Any, folders: Iterable[str]) -> None:
-    if not _inside(path, folders):
-        raise PermissionError(errno.EACCES, "it is outside the folder given at the start")
 
 
 def _inside(path: Any, folders: Iterable[str]) -> bool:

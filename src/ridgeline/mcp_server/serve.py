@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ridgeline.api.bounded import Answerers, Limits
+from ridgeline.api.bounded import Answerers, Limits, memory_limit
 from ridgeline.errors import InputError
-from ridgeline.units import parse
 
 HOST = "127.0.0.1"
 
@@ -22,10 +21,8 @@ def serve(*, root: str, port: int | None, limit: float, memory: str, processes: 
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise InputError("is no folder; say one that exists", field="--root", value=root)
-    memory_bytes = round(parse(memory, "byte"))
-    if memory_bytes < 2**30:
-        raise InputError("is too little to answer; say at least 1GiB", field="--memory", value=memory)
-    limits = Limits(root=folder.resolve(), seconds=limit, memory_bytes=memory_bytes, processes=processes)
+    bound = memory_limit(memory)
+    limits = Limits(root=folder.resolve(), seconds=limit, memory_bytes=bound, processes=processes)
     with Answerers(limits) as answerers:
         one = server(answerers)
         anyio.run(_speak, one) if port is None else anyio.run(_listen, one, port)

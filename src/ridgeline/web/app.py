@@ -17,13 +17,13 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ridgeline.api.refusals import refusal
+from ridgeline.api.bounded import Limits
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.pages.page import script, style
+from ridgeline.web.answers import PageAnswers, told_refused
 from ridgeline.web.asking import MOST_BYTES, WebQuestion, read_question
 from ridgeline.web.forms import forms
 from ridgeline.web.opening import opened
-from ridgeline.web.pool import WebBounds, WorkerPool
 
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.name: path for path in _STATIC.iterdir() if path.suffix in (".css", ".js")}
@@ -111,7 +111,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _refused(error: RidgelineError) -> JSONResponse:
-    return JSONResponse({"event": "refused", **refusal(error), "word": error.field or ""}, status_code=400)
+    return JSONResponse(told_refused(error), status_code=400)
 
 
 async def _ask(request: Request) -> Any:
@@ -119,7 +119,7 @@ async def _ask(request: Request) -> Any:
         asked: WebQuestion = read_question(await _body(request))
     except RidgelineError as error:
         return _refused(error)
-    return Events(request.app.state.pool.answers(asked))
+    return Events(request.app.state.answers.messages(asked))
 
 
 async def _open(request: Request) -> Response:
@@ -150,19 +150,14 @@ async def _forms(request: Request) -> Response:
     return JSONResponse(await asyncio.to_thread(forms))
 
 
-def app(bounds: WebBounds | None = None, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Starlette:
+def app(limits: Limits, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Starlette:
     """The app for requests that name one of `hosts`, whichever page sends them."""
-    pool = WorkerPool(bounds or WebBounds())
 
     @asynccontextmanager
     async def living(one: Starlette) -> AsyncIterator[None]:
-        one.state.pool = pool
-        pool.open()
-        await asyncio.to_thread(forms)
-        try:
+        with PageAnswers(limits) as one.state.answers:
+            await asyncio.to_thread(forms)
             yield
-        finally:
-            pool.close()
 
     routes = [
         Route("/", _page),

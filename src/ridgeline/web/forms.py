@@ -7,13 +7,12 @@ from functools import cache
 from typing import Any
 
 from ridgeline.api import options as _options  # noqa: F401  (fills the table)
+from ridgeline.api.confined import EXAMPLE
 from ridgeline.api.verb import VERBS, Argument, Verb
 from ridgeline.scenario.fields import Field
 
 QUESTIONS = ("predict", "plan", "simulate", "advise")
 WRITING = frozenset({"--trace", "--html", "--png", "--svg", "--out"})  # own options that write a file
-EXAMPLE = {"subject": "llama-3.1-8b", "on": "8xH100-SXM", "zero": "3", "micro_batch": "1"}
-"""What a page without a question asks; workers ask it as they start, so that its answer is quick."""
 _SHARED = "Training and serving"
 _KINDS: dict[type, str] = {bool: "switch", int: "number", float: "number"}
 

@@ -7,10 +7,14 @@ import socket
 import sys
 import threading
 import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from ridgeline.api.bounded import Limits, memory_limit
 from ridgeline.errors import InputError
-from ridgeline.units import parse
 
+_OUTSIDE = "outside what this app may open; add the file to the page"
 _MOST_CONNECTIONS = 64
 
 
@@ -19,9 +23,8 @@ def serve(host: str, port: int, limit: float, memory: str, browser: bool) -> int
     import uvicorn
 
     from ridgeline.web.app import app
-    from ridgeline.web.pool import WebBounds
 
-    bounds = WebBounds(seconds=limit, memory_bytes=int(parse(memory, "byte")))
+    memory_bytes = memory_limit(memory)
     heard = _socket(host, port)
     port = heard.getsockname()[1]
     named = "127.0.0.1" if _is_loopback(host) else host
@@ -31,14 +34,13 @@ def serve(host: str, port: int, limit: float, memory: str, browser: bool) -> int
     print(f"ridgeline web: {url} (Ctrl-C stops)", flush=True)
     if browser:
         threading.Timer(0.5, webbrowser.open, (url,)).start()
-    config = uvicorn.Config(
-        app(bounds, ("127.0.0.1", "localhost", named)), log_level="warning", access_log=False, server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    try:
+    with TemporaryDirectory(prefix="ridgeline-web-") as root, suppress(KeyboardInterrupt):
+        limits = Limits(root=Path(root).resolve(), seconds=limit, memory_bytes=memory_bytes, outside=_OUTSIDE)
+        config = uvicorn.Config(
+            app(limits, ("127.0.0.1", "localhost", named)), log_level="warning", access_log=False, server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1,
+        )  # fmt: skip
         uvicorn.Server(config).run(sockets=[heard])
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
