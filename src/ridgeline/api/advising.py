@@ -10,8 +10,8 @@ from ridgeline.api.asking import (
     TRAFFIC_NAMES,
     blamed_on,
     blamed_on_word,
+    deployed_scenario_of,
     scenario_of,
-    serving_scenario_of,
     take_machine_words,
 )
 from ridgeline.api.flags import read_flags
@@ -82,7 +82,7 @@ def _of_serving(given: SimpleNamespace) -> Advice:
     host = _host_of(given)
     measured_only(given.evidence, "--serve")
     words = {name: None if name in _HOST else value for name, value in given.words.items()}
-    asked = with_placement(serving_scenario_of(given.subject, given.on, words, apart=frozenset(_HOST)))
+    asked = with_placement(deployed_scenario_of(given.subject, given.on, words, apart=frozenset(_HOST)))
     if "offload" in asked.stated:
         raise InputError("advice tries the places of weights itself; leave it out, and say --cpu", field="--offload")
 

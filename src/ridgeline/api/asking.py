@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from ridgeline.errors import (
     DomainError,
     InputError,
     ModelError,
+    NoPlanError,
     PlanError,
     UnknownNameError,
     WorkloadError,
@@ -25,6 +27,11 @@ from ridgeline.scenario.training import OF_MACHINE, Scenario, read_scenario, sce
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
 DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
+_DIVIDING = frozenset({
+    "tp", "pp", "dp", "ep", "kv_ranks", "instances", "prefill", "decode", "expert_devices", "offload", "beside",
+    "technique",
+})  # fmt: skip
+"""Words after which a person has said on how many devices a model lies, or means to."""
 _TABLE_AT_FAULT = {PlanError: "plan", ModelError: "model", ClusterError: "cluster"}
 
 
@@ -56,6 +63,40 @@ def serving_scenario_of(
     if on is None:
         raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
     return serving_from_words(tables)
+
+
+def deployed_scenario_of(
+    subject: str, on: str | None, words: Mapping[str, Any], *, apart: frozenset[str] = frozenset()
+) -> ServingScenario:
+    """As `serving_scenario_of`; where nobody says how a model is divided, an instance takes the fewest devices that
+    hold it: tp inside a node, then pp over nodes. What was taken is told."""
+    asked = serving_scenario_of(subject, on, words, apart=apart)
+    least = 0.5 * asked.model.graph.params  # bytes of weights in 4 bits
+    if _DIVIDING & asked.stated.keys() or least < 0.1 * asked.cluster.accelerator.memory_bytes or _starts(asked):
+        return asked
+    node = asked.cluster.node_devices
+    ways = [(1 << power, 1) for power in range(1, node.bit_length())]
+    ways += [(node, nodes) for nodes in range(2, asked.cluster.count // node + 1)]
+    for tp, pp in ways:
+        if tp * pp <= asked.cluster.count:
+            found = serving_scenario_of(subject, on, {**words, "tp": str(tp), "pp": str(pp)}, apart=apart)
+            if _starts(found):
+                told = f"tp {tp}" + (f", pp {pp}" if pp > 1 else "") + ": the fewest devices that hold it"
+                return replace(found, stated=asked.stated, assumed=(*found.assumed, f"{told}, as none was given"))
+    return asked
+
+
+def _starts(asked: ServingScenario) -> bool:
+    """Whether a device holds its part of the model and a cache beside it, as far as that can be asked."""
+    from ridgeline.api.simulating import policies_of
+    from ridgeline.cost.machine import machine
+    from ridgeline.serving.engine import engine
+
+    try:
+        made = engine(asked.model, machine(asked.cluster), asked.deployments[0], policies=policies_of(asked))
+        return made.capacity.cache_tokens > 0
+    except (NoPlanError, PlanError):
+        return False
 
 
 def _refuse_others(words: Mapping[str, Any], known: frozenset[str], said: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.api.asking import serving_scenario_of
+from ridgeline.api.asking import deployed_scenario_of
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.export.memory_share import Room
 from ridgeline.export.target import Target
@@ -30,10 +30,10 @@ _POOLS = ("prefill", "decode", "instances")
 
 def served_by(given: SimpleNamespace, one: Target) -> ServingScenario:
     """The serving scenario that is asked; its engine is the target's program where no engine is said."""
-    asked = serving_scenario_of(given.subject, given.on, given.words)
+    asked = deployed_scenario_of(given.subject, given.on, given.words)
     if not {"engine", "engine_file"} & asked.stated.keys() and one.program:
         given.words["engine"] = one.program
-        asked = serving_scenario_of(given.subject, given.on, given.words)
+        asked = deployed_scenario_of(given.subject, given.on, given.words)
     if len(asked.deployments) > 1 and not one.pools:
         raise InputError(f"{one.title} has no prefill and decode pools; export one deployment", field="plan.prefill")
     return asked

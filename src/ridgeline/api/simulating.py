@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import blamed_on_word, serving_scenario_of, take_machine_words
+from ridgeline.api.asking import blamed_on_word, deployed_scenario_of, take_machine_words
 from ridgeline.api.flags import read_flags
 from ridgeline.api.offloading import predict_offloaded, refuse_offload
 from ridgeline.api.placing import with_placement
@@ -96,7 +96,7 @@ def simulate(given: SimpleNamespace) -> Answer:
 
         return simulate_pool(given)
     take_machine_words(given)
-    asked = with_placement(serving_scenario_of(given.subject, given.on, given.words))
+    asked = with_placement(deployed_scenario_of(given.subject, given.on, given.words))
     refuse_offload(asked)
     if asked.stated.get("apart") and not any(map(expert_devices, asked.deployments)):
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
@@ -117,7 +117,7 @@ def predict_batch(given: SimpleNamespace) -> Answer:
     """Prints what a deployment does with one static batch, or with a queue that never runs dry."""
     batch = read_flags({"batch": given.words.get("batch")}, BATCH_FIELDS)
     words = {**given.words, "requests": batch.get("batch")}
-    asked = with_placement(serving_scenario_of(given.subject, given.on, words))
+    asked = with_placement(deployed_scenario_of(given.subject, given.on, words))
     if "offload" in asked.stated:
         measured_only(given.evidence, "--offload")
         return predict_offloaded(asked, batch=batch.get("batch"))
