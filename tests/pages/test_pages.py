@@ -243,3 +243,57 @@ def test_one_row_of_a_check_is_drawn() -> None:
     row = {"id": "a", "status": "scored", "metric": "mfu", "unit": "1", "evidence": "derived", "low": None}
     rows = [{**row, "high": None, "measured": 0.4, "predicted": 0.4}]
     well_formed(Answer(lambda: {"rows": rows}, list, value=rows).figure().svg)
+
+
+DREW = {
+    "flux.1-dev": ({"on": "1xH100-SXM", "width": 512, "height": 512, "steps": 4, "batch": 1}, "time step memory"),
+    "mixtral-8x7b": (
+        {"on": "1xRTX-4090", "serve": True, "offload": "computed", "cpu": "Xeon Gold 6454S", "dram": "512GB"},
+        "time step prompts weights",
+    ),
+    "llama-2-7b": (
+        {"on": "8xA100-SXM-80GB", "context_style": "ulysses", "seq_len": 32768, "global_batch": 64, "zero": 3,
+         "lengths": "lognormal(median=1500,sigma=1.6)"},
+        "time waiting groups",
+    ),
+    "bert-large": (
+        {"on": "cephalo-a", "global_batch": 256, "seq_len": 512, "recompute": "full", "zero": 3,
+         "technique": "decoupled-shares"},
+        "time busy memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", DREW)
+def test_answers_of_other_kinds_are_drawn(subject: str) -> None:
+    words, names = DREW[subject]
+    answer = rl.predict(subject, **words)
+    for name in names.split():
+        svg = answer.figure(name).svg
+        assert tips(svg), name
+    assert "80 % interval" in " ".join(tips(answer.figure("time").svg))
+
+
+def test_a_claim_stands_left_or_right_of_the_papers_number() -> None:
+    row = {
+        "paper": 1, "system": EVIL, "family": "serve", "claim": EVIL, "checked": "forward",
+        "verdict": "within tolerance",
+        "theirs": 2.0, "unit": "x",
+    }  # fmt: skip
+    rows = [
+        {**row, "ours": 4.0, "low": 3.0, "high": 5.0},
+        {**row, "ours": 1.0, "low": 0.5, "high": 1e9, "verdict": "miss"},
+        {**row, "ours": None, "low": None, "high": None},
+    ]
+    figure = Answer(dict, list, value=rows).figure("serve")
+    root = well_formed(figure.svg)
+    dots = [(float(one.get("cx", "nan")), one.get("fill")) for one in root.iter(f"{SVG}circle")]
+    (middle,) = {
+        float(one.get("points", "").split(",")[0])
+        for one in root.iter(f"{SVG}polyline")
+        if one.get("stroke") == "#009E73"
+    }
+    assert dots[0][0] > middle > dots[1][0]
+    assert dots[0][1] != dots[1][1]
+    assert len(dots) == 2
+    assert "1 of 2 numbers miss" in figure.note

@@ -17,20 +17,34 @@ _DRAWN = {
     "ServingSearch": "fronts.of_deployments",
     "Advice": "advised.charts",
     "list of OperatorCost": "operators.charts",
-    "list of dict": "checked.charts",
+    "SamplingCost": "parts.of_pictures",
+    "OffloadReport": "parts.of_offload",
+    "PolicyReport": "parts.of_policy",
+    "RentedFleet": "parts.of_rent",
+    "list of MixedReport": "parts.of_mixed",
+    "list of LengthsReport": "parts.of_lengths",
+    "list of PoolOutcome": "parts.of_jobs",
+    "list with verdict": "claimed.charts",
+    "list with measured": "checked.charts",
 }
-"""By class of the typed result, or of the first row of a list: the function that names its charts."""
+"""By class of the typed result or of a list's first row, or by a key of that row: what names its charts."""
 
 
 def charts_of(value: Any) -> Charts:
     """The charts of a typed result by name, the most telling first; empty where none is drawn of its type."""
-    rows = isinstance(value, list) and value
-    told = _DRAWN.get(f"list of {type(value[0]).__name__}" if rows else type(value).__name__)
+    told = next((_DRAWN[name] for name in _names(value) if name in _DRAWN), None)
     if told is None:
         return {}
     module, _, function = told.partition(".")
     found: Charts = getattr(import_module(f"ridgeline.pages.{module}"), function)(value)
     return found
+
+
+def _names(value: Any) -> Iterator[str]:
+    yield type(value).__name__
+    if isinstance(value, list | tuple) and value:
+        yield f"list of {type(value[0]).__name__}"
+        yield from (f"list with {key}" for key in value[0]) if isinstance(value[0], Mapping) else ()
 
 
 def figures(value: Any) -> Iterator[Figure]:
