@@ -24,6 +24,7 @@ from ridgeline.scenario.serving_fields import BATCH_FIELDS, HOST_FIELDS
 
 if TYPE_CHECKING:
     from ridgeline.report.advice import Advice
+    from ridgeline.report.traced import Traced
 
 _HOST = ("cpu", "dram", "storage")
 _SERVING_WORDS = TRAFFIC_NAMES
@@ -35,11 +36,13 @@ def advise(given: SimpleNamespace) -> Answer:
     found = _advice(given)
 
     from ridgeline.report.advice_text import advice_as_dict, advice_blocks
+    from ridgeline.report.blocks import blank
 
     none = "it does not run, and no stack of what was tried makes it; add devices or memory"
+    traced = _traced(given, found) if given.trace_file else None
     return Answer(
-        lambda: advice_as_dict(found),
-        lambda: advice_blocks(found),
+        lambda: {**advice_as_dict(found), **({} if traced is None else {"trace": traced.as_dict()})},
+        lambda: [*(() if traced is None else (*traced.blocks(), blank())), *advice_blocks(found)],
         value=found,
         impossible=none if found.value is None and found.best is None else None,
     )
@@ -58,6 +61,27 @@ def _advice(given: SimpleNamespace) -> Advice:
 
     with blamed_on(asked), busy("trying techniques"):
         return advise_training(asked, objective=given.objective or "time", evidence=given.evidence)
+
+
+def _traced(given: SimpleNamespace, found: Advice) -> Traced:
+    """Traces beside what `predict` answers for the same words."""
+    from ridgeline.advise.against_trace import against_serving, against_training
+    from ridgeline.report.report import Report
+    from ridgeline.report.serving import ServingReport
+
+    predicted = _prediction(given)
+    if isinstance(predicted, Report):
+        return against_training(given.trace_file, given.trace_step, predicted, found)
+    if isinstance(predicted, ServingReport):
+        return against_serving(given.trace_file, given.trace_step, predicted, found)
+    raise InputError("is compared with a training step or with a batch of serving; leave it out", field="--trace-file")
+
+
+def _prediction(given: SimpleNamespace) -> Any:
+    from ridgeline.api.planning import predict
+
+    own = {"longest": False, "trace": None, "quick": True}
+    return predict(SimpleNamespace(**{**vars(given), **own, "words": dict(given.words)})).value
 
 
 def _of_pictures(given: SimpleNamespace) -> Advice:

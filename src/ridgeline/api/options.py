@@ -132,6 +132,7 @@ VERBS["advise"] = Verb(
     epilog="""\b
 Examples:
   ridgeline advise llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
+  ridgeline advise gpt2 --on 1xH100-SXM --trace-file step.pt.trace.json.gz
   ridgeline advise qwen3-32b --serve --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms
   ridgeline advise flux.1-dev --on 8xH100-SXM --pictures-per-minute 100""",
@@ -141,6 +142,13 @@ Examples:
             str, "--for", "less of what: time, memory, dollars, joules; more goodput of serving", choices=OBJECTIVES
         ),
         "evidence": _RUNG,
+        "trace_file": _option(
+            list, "--trace-file", "beside a trace of PyTorch's profiler (Kineto, Chrome JSON, gzipped or not);"
+            " repeated: from the smallest batch up", metavar="FILE",
+        ),
+        "trace_step": _option(
+            str, "--trace-step", "how names of the trace's steps begin", "ProfilerStep#", metavar="TEXT"
+        ),
     },
     fields={
         **_RUN_FLAGS, "Serving: traffic and objective": TRAFFIC_FIELDS, "Serving: weights in host memory": HOST_FIELDS,

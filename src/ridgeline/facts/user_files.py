@@ -116,6 +116,14 @@ def read_user_file(path: str | Path, kind: FileKind, *, field: str | None = None
         raise InputError(f"cannot be read: {reason}", file=name, field=field) from None
 
 
+def regular_or_pipe(path: str | Path, kind: FileKind, field: str | None = None) -> None:
+    """Raises `InputError` for a folder or a device, and `OSError` for a path that is not there."""
+    try:
+        _again(os.stat(path), kind, str(path), field)
+    except ValueError as error:
+        raise InputError(f"cannot be read: {error}", file=str(path), field=field) from None
+
+
 def as_user_file(raw: bytes, kind: FileKind, name: str) -> UserFile:
     """Bytes that are at hand, under the same bounds; raises `InputError` where they break one."""
     return _bounded(_pieces(io.BytesIO(raw)), kind, name, again=True)
