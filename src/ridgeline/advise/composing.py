@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 from ridgeline.advise.cases import AdviceCase, Change, S, TrialOutcome
+from ridgeline.advise.runnable import NOWHERE, programs_text, runnable_part
 from ridgeline.advise.stacks import LEAST_GAIN, Stacker, Trial, explained_first
-from ridgeline.report.advice import Advice, Advised, AdvisedValue, LimitPart, StackStep
+from ridgeline.report.advice import Advice, Advised, AdvisedValue, LimitPart, RunnablePart, StackStep
 from ridgeline.units import bytes_text, time_text
 
 _TOLD = 0.002  # of the whole: a part that changes by less is not told
@@ -49,6 +50,7 @@ def advise(case: AdviceCase[S], asked: AdviceQuestion, base: TrialOutcome) -> Ad
     steps = _steps(case, stack, base, asked.inverse)
     last = case.explained(stack[-1].state) if stack else base
     value = None if not runs else _shown(base.value, asked.inverse)
+    effort = programs_text(case, stack)
     return Advice(
         title=asked.title, objective=asked.objective, unit=asked.unit, baseline=asked.baseline, load=asked.load,
         value=value, memory_bytes=base.memory_bytes, excess_bytes=base.excess_bytes,
@@ -56,11 +58,26 @@ def advise(case: AdviceCase[S], asked: AdviceQuestion, base: TrialOutcome) -> Ad
         floor=None if asked.floor is None else _shown(asked.floor[0], asked.inverse),
         floor_why="" if asked.floor is None else asked.floor[1],
         helps=tuple(helps), idle=_idle(alone, base, {one.written for one in helps}), refused=refused,
-        illegal=illegal, stack_effort=_programs(case, stack),
+        illegal=illegal, stack_effort=effort, part=_part(stacker, stack, base, asked) if effort == NOWHERE else None,
         stack=steps, stack_gain=gain(case, base, last) if runs and stack else None,
         stack_words=" ".join(one.change.words for one in stack),
         best=_shown(last.value, asked.inverse) if last.fits and isfinite(last.value) else None,
         tried=stacker.tried, simulated=stacker.simulated, assumed=tuple(asked.assumed),
+    )  # fmt: skip
+
+
+def _part(
+    stacker: Stacker[S], stack: Sequence[Trial[S]], base: TrialOutcome, asked: AdviceQuestion
+) -> RunnablePart | None:
+    """What of a stack that runs nowhere one program runs, and how far that goes."""
+    found = runnable_part(stacker, stack, base)
+    if not found:
+        return None
+    case, last = stacker.case, found[-1].outcome
+    return RunnablePart(
+        programs=programs_text(case, found), words=" ".join(one.change.words for one in found),
+        value=_shown(last.value, asked.inverse) if last.fits else None,
+        gain=gain(case, base, case.explained(found[-1].state)) if base.fits and isfinite(base.value) else None,
     )  # fmt: skip
 
 
@@ -70,18 +87,6 @@ def _best_of_slots(found: Iterable[Trial[S]]) -> list[Trial[S]]:
     for one in found:
         kept.setdefault(one.change.key or one.change.slot, one)
     return list(kept.values())
-
-
-def _programs(case: AdviceCase[S], stack: Sequence[Trial[S]]) -> str:
-    """Programs that run the whole stack; of techniques that no program's file tells of, those that they name."""
-    if not stack:
-        return ""
-    found = list(case.programs(stack[-1].state))
-    for one in stack:
-        if one.change.key and not case.lists(one.change):
-            found = [each for each in found if each in one.change.export]
-    known = any(one.change.key or case.lists(one.change) for one in stack)
-    return ", ".join(found) or ("no program that is known here has all of it" if known else "")
 
 
 def _helps(after: TrialOutcome, base: TrialOutcome) -> bool:

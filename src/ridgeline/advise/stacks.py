@@ -182,14 +182,14 @@ class Stacker(Generic[S]):
         kept = list(steps)
         for one in steps[:-1]:
             rest = [each for each in kept if each is not one]
-            again = self._outcome_of(rest)
+            again = self.outcome_of(rest)
             if again is None:
                 continue
             if again.excess_bytes <= max(0.0, whole.excess_bytes) and again.value <= whole.value * (1 + LEAST_GAIN / 2):
                 kept = rest
         return self.ordered(kept)
 
-    def _outcome_of(self, steps: list[Trial[S]]) -> TrialOutcome | None:
+    def outcome_of(self, steps: list[Trial[S]]) -> TrialOutcome | None:
         """What steps come to together; None where they do not go without another."""
         try:
             state = self.case.base

@@ -70,6 +70,16 @@ class StackStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunnablePart:
+    """What of a stack that no program has whole one program runs: how it is written, and the objective with it."""
+
+    programs: str
+    words: str
+    value: float | None  # of the objective; None while it does not fit
+    gain: AdvisedValue | None  # over the baseline
+
+
+@dataclass(frozen=True, kw_only=True)
 class Advice(Printed):
     """The answer to `advise`.
 
@@ -99,6 +109,7 @@ class Advice(Printed):
     stack_gain: AdvisedValue | None = None
     stack_effort: str = ""  # programs that run it
     stack_words: str = ""  # the best stack as a person writes it
+    part: RunnablePart | None = None  # where no program has all of it
     best: float | None = None
     tried: int = 0
     simulated: int = 0

@@ -110,7 +110,17 @@ def _stack(advice: Advice) -> list[Block]:
     columns = ("step", advice.measure, "memory a device", "memory" if by_memory else "", "gain")
     table = Table(columns=columns, rows=tuple(rows), right=frozenset({advice.measure, "memory a device", "gain"}))
     last = [("write", advice.stack_words)] + ([("runs in", advice.stack_effort)] if advice.stack_effort else [])
-    return [*lines, table, blank(), *labelled(last), blank()]
+    return [*lines, table, blank(), *labelled([*last, *_part(advice)]), blank()]
+
+
+def _part(advice: Advice) -> list[tuple[str, str]]:
+    """What of the stack one program runs, and how far that goes."""
+    one = advice.part
+    if one is None:
+        return []
+    reached = "it still does not fit" if one.value is None else value_text(advice, one.value)
+    far = f"{reached}{'' if one.gain is None else f', {gain_text(one.gain)}'}"
+    return [("of it", f"{one.programs} {'run' if ', ' in one.programs else 'runs'} {one.words}: {far}")]
 
 
 def bar_value(advice: Advice, value: float | None, memory_bytes: float) -> str:
