@@ -14,6 +14,7 @@ from ridgeline.cost.answer import Cost
 from ridgeline.cost.formats import Form
 from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.records import OWN_HOST
 from ridgeline.lower.work import Gemm, Number, Phase, Stream
 
 # Thread-block tiles (rows, columns) of the common matrix libraries, largest first.
@@ -46,6 +47,8 @@ def tile_seconds(
     Guide (tile and wave quantization). Evidence: derived.
     """
     (m, n, k), sms = size, device.sm_count
+    if device.accelerator.architecture == OWN_HOST:  # vectors of 16 values or fewer: no tile to fill
+        return 2.0 * np.asarray(m) * n * k * count / rate_flop_per_s
     if sms <= 1:  # one systolic unit: padding to 128 x 128 only
         padded = np.ceil(np.asarray(m) / 128) * 128 * np.ceil(np.asarray(n) / 128) * 128
         return 2 * padded * k * count / rate_flop_per_s

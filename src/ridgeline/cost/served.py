@@ -40,8 +40,9 @@ from ridgeline.cost.seconds import Seconds, banded, kernel_limit_s, limited, not
 from ridgeline.cost.served_compressed import compressed_attention
 from ridgeline.cost.served_links import LinkPrices
 from ridgeline.errors import DomainError
+from ridgeline.facts.fits import calls_of
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.records import Evidence
+from ridgeline.facts.records import OWN_HOST, Evidence
 from ridgeline.facts.transfer import transfer_evidence
 from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Experts, Product, Recurrence, Reduce
 from ridgeline.lower.work import CollectiveKind, Number
@@ -192,6 +193,10 @@ class ServedPrices(LinkPrices):
     ) -> Seconds:
         """Products with weights of `elements` in a format, by the engine's own kernels or as `measured` ones [s]."""
         what, device = form(name), self.machine.device
+        if self.part.architecture == OWN_HOST and not calls_of(self.part.name):  # a socket of the table: no tiles
+            memory = elements * what.weight_bytes / device.memory_bytes_per_s
+            compute = flop / device.matrix_rate(what.matrix)
+            return banded("interval.derived", np.maximum(compute, memory), compute, memory)
         if self.own.wide not in ("", READ) and what.weight_bytes < WIDENED_BYTES:
             if self.own.wide == "int8" and "int8" in device.matrix:
                 moved = elements * what.weight_bytes

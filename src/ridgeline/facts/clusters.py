@@ -22,7 +22,7 @@ from ridgeline.facts.machines import (
     machines,
     resized,
 )
-from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fact, SecondaryPool, Tier
+from ridgeline.facts.records import OWN_HOST, Accelerator, Cluster, Evidence, Fact, SecondaryPool, Tier
 
 KG_PER_J = 1e-3 / 3.6e6  # of one gram per kilowatt-hour
 WORLD = "world"
@@ -74,6 +74,11 @@ def cluster(text: str) -> Cluster:
             raise ClusterError(f"'{text}' gives two counts, but '{named}' is a whole machine; write {first}x{named}")
         return _of_machine(machine(named), units=first or 1, text=text)
     if canonical(words) is None:
+        from ridgeline.facts.processor_devices import processor_device
+
+        socket = processor_device(words)
+        if socket is not None:
+            return _of_devices(socket, first or 1, second, text)
         spaced = _SPACED.match(words) if second is None else None
         if spaced is not None:
             return cluster(f"{first}x{spaced[1]}x{spaced[2]}" if first else f"{spaced[1]}x{spaced[2]}")
@@ -81,7 +86,7 @@ def cluster(text: str) -> Cluster:
         if len(meant) > 1:
             raise ClusterError(f"'{text}' may be {_either(meant)}; write which")
         raise UnknownNameError("cluster", words, _all_names(), hint=_FORMS)
-    return _of_devices(words, first or 1, second, text)
+    return _of_devices(accelerator(words), first or 1, second, text)
 
 
 @cache
@@ -100,8 +105,7 @@ def cluster_from_toml(path: str | Path) -> Cluster:
     return read_cluster(path)
 
 
-def _of_devices(name: str, first: int, second: int | None, text: str) -> Cluster:
-    device = accelerator(name)
+def _of_devices(device: Accelerator, first: int, second: int | None, text: str) -> Cluster:
     count = first * (second or 1)
     _bounded(count, text)
     found = default_machine(device, second or count)
@@ -110,7 +114,9 @@ def _of_devices(name: str, first: int, second: int | None, text: str) -> Cluster
         if second > limit:
             raise ClusterError(f"'{text}' has {second} devices a node, {found.name} holds {limit}; {_FORMS}")
         found = resized(found, second)
-    return build(found, count, name=f"{count}x{device.name}")
+    if device.architecture == OWN_HOST:  # its memory is the host's
+        found = replace(found, host="soc-board")
+    return build(found, count, name=f"{count}x{device.name}", device=device)
 
 
 def _of_machine(found: MachineType, *, units: int, text: str) -> Cluster:
