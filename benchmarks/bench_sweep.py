@@ -19,10 +19,10 @@ from typing import Any
 PROCESSES = 2
 GRID: dict[str, list[Any]] = {
     "tp": [1, 2, 4, 8], "pp": [1, 2], "zero": [0, 1], "micro_batch": [1, 2, 4, 8],
-    "seq_len": [256, 512, 768, 1024, 640], "global_batch": [64, 128, 192, 256, 320, 384, 448, 512],
+    "seq_len": [256, 512, 768, 1024, 640], "global_batch": [128, 256, 384, 512, 640, 768, 896, 1024],
     "recompute": ["none", "full"], "precision": ["bf16", "fp32"],
 }  # fmt: skip
-WORDS = {"subject": "gpt2", "on": "16xA100-SXM-80GB", "quick": True}
+WORDS = {"subject": "gpt2-medium", "on": "16xA100-SXM-80GB", "quick": True}
 
 
 def cases(most: int) -> list[dict[str, Any]]:

@@ -233,3 +233,54 @@ def test_cases_are_the_grid_times_the_list(tmp_path: Path) -> None:
     assert isinstance(asked.cases[0], SweepCase)
     assert asked.cases[8].words == {"window": 8, "shape": "64x64x64", "dtype": "bf16"}
     assert len({case.key for case in asked.cases}) == 16
+
+
+SLOW = """
+[sweep]
+verb = "predict"
+limit_case = "1ms"
+[sweep.words]
+subject = "gpt2"
+on = "8xA100-SXM-80GB"
+[[sweep.case]]
+tp = 1
+[[sweep.case]]
+tp = 5
+"""
+
+
+def test_a_case_over_its_time_is_refused_and_kept(tmp_path: Path) -> None:
+    told = rl.sweep(written(tmp_path, SLOW), processes=1).as_dict()
+    assert "took longer than 1 ms" in [each["error"] for each in told["errors"]]
+    again = rl.sweep(written(tmp_path, SLOW), processes=1).as_dict()
+    assert again["new"] == 0
+    longer = rl.sweep(written(tmp_path, SLOW), processes=1, limit_case="2min", journal=str(tmp_path / "j")).as_dict()
+    assert longer["answered"] == 1
+
+
+@pytest.mark.parametrize("text", ["-1s", "0", "soon"])
+def test_a_limit_that_is_no_time_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        rl.sweep(written(tmp_path), limit_case=text)
+
+
+DRAWN = """
+[sweep]
+verb = "op"
+columns = ["rows.0.seconds", "rows.0.energy_j"]
+[sweep.words]
+kind = "gemm"
+[sweep.grid]
+shape = ["64x64x64", "1024x1024x1024", "none 3", "none 4"]
+on = ["H100-SXM", "A100-SXM-80GB"]
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_a_sweep_is_drawn_and_refusals_are_counted_by_reason(tmp_path: Path) -> None:
+    answer = rl.sweep(written(tmp_path, DRAWN))
+    assert "4 of 8 cases" in answer.figure("refused").title
+    for name in ("by-shape", "by-on", "front"):
+        assert "rows.0.seconds" in answer.figure(name).svg
+    assert answer.figure("by-shape").svg.count("<circle") == 4
+    assert answer.html().count("<figure") == 4

@@ -210,6 +210,7 @@ Examples:
         "processes": _option(
             int, "--processes", "questions at a time; by default one a processor", least=1, most=4096
         ),
+        "limit_case": _option(str, "--limit-case", "the most time of one case, e.g. 60s or 5min", metavar="TIME"),
         "ray": _option(str, "--ray", "by a Ray cluster: its address, auto or local", metavar="ADDRESS"),
     },
 )  # fmt: skip

@@ -19,6 +19,7 @@ import ridgeline
 from ridgeline.api.verb import VERBS
 from ridgeline.errors import InputError
 from ridgeline.facts.user_files import MIB, FileKind, Toml, read_toml
+from ridgeline.units import parse
 
 SWEEP = FileKind(what="a sweep", most_bytes=16 * MIB)
 SWEPT = ("predict", "plan", "simulate", "advise", "op")
@@ -43,6 +44,7 @@ class Sweep:
     verb: str
     words: Mapping[str, Any]
     columns: tuple[str, ...]
+    limit_s: float | None  # of one case
     cases: Sequence[SweepCase]
 
 
@@ -51,7 +53,7 @@ def read_sweep(path: str) -> Sweep:
     toml = read_toml(path, SWEEP)
     toml.only(toml.tables, ("sweep",))
     table = _table(toml, toml.tables.get("sweep"), ("sweep",))
-    toml.only(table, ("verb", "words", "grid", "case", "columns"), ("sweep",))
+    toml.only(table, ("verb", "words", "grid", "case", "columns", "limit_case"), ("sweep",))
     verb = table.get("verb")
     if verb not in SWEPT:
         toml.fail(f"is not one of them: {', '.join(SWEPT)}", ("sweep", "verb"), value=verb)
@@ -70,12 +72,23 @@ def read_sweep(path: str) -> Sweep:
     columns = table.get("columns", [])
     if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
         toml.fail("is not a list of paths such as 'memory.0.total_bytes'", ("sweep", "columns"))
+    limit_s = None if "limit_case" not in table else limit_of(table["limit_case"], "limit_case")
     crossed = ({**case, **dict(zip(grid, values, strict=True))} for case in cases for values in product(*grid.values()))
     about = (_code(), verb, tuple(columns))
     return Sweep(
-        file=path, verb=verb, words=words, columns=tuple(columns),
+        file=path, verb=verb, words=words, columns=tuple(columns), limit_s=limit_s,
         cases=[SweepCase(number, each, _key(about, {**words, **each})) for number, each in enumerate(crossed)],
     )  # fmt: skip
+
+
+def limit_of(value: Any, field: str) -> float:
+    """The time that one case may take [s]; raises `InputError` for what is no time above zero."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError("is no time; write 60s or 5min", field=field, value=value)
+    found = parse(value, "s", field=field)
+    if found <= 0:
+        raise InputError("is no time above zero; write 60s or 5min", field=field, value=value)
+    return found
 
 
 def _table(toml: Toml, value: object, place: tuple[str | int, ...]) -> Mapping[str, Any]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ridgeline.api.bounded import without_main
 from ridgeline.api.refusals import defect, refusal
 from ridgeline.api.sweep_file import Sweep, SweepCase
 from ridgeline.errors import InputError, LimitError, RidgelineError
+from ridgeline.units import time_text
 
 Row = dict[str, Any]
 Batch = Sequence[SweepCase]
 Keep = Callable[[list[Row]], None]
+_AGAIN_S = 0.05  # between signals to a case that is over its time; chosen
 _LARGEST_BATCH, _BATCHES = 64, 16  # cases sent at once, batches a process is given; chosen
 _DESCRIPTIONS = frozenset({"model", "cluster", "workload"})  # of an answer: what was asked, not what was found
 
@@ -120,24 +124,31 @@ def _one_by_one(sweep: Sweep, cases: Batch, make: Callable[[int], SweepPool], ke
 
 
 def _sent(pool: SweepPool, sweep: Sweep, batch: Batch) -> Future[list[Row]]:
-    return pool.submit(answers, sweep.verb, dict(sweep.words), sweep.columns, list(batch))
+    return pool.submit(answers, sweep.verb, dict(sweep.words), sweep.columns, sweep.limit_s, list(batch))
 
 
-def answers(verb: str, words: Mapping[str, Any], columns: tuple[str, ...], batch: Batch) -> list[Row]:
+def answers(
+    verb: str, words: Mapping[str, Any], columns: tuple[str, ...], limit_s: float | None, batch: Batch
+) -> list[Row]:
     """The rows of a batch: it runs in another process, and never raises for what was asked."""
-    return [_answered(verb, {**words, **case.words}, columns, case) for case in batch]
+    return [_answered(verb, {**words, **case.words}, columns, case, limit_s) for case in batch]
 
 
-def _answered(verb: str, words: Mapping[str, Any], columns: tuple[str, ...], case: SweepCase) -> Row:
+def _answered(
+    verb: str, words: Mapping[str, Any], columns: tuple[str, ...], case: SweepCase, limit_s: float | None
+) -> Row:
     from ridgeline.api.verb import ask
 
     begun_s = time.perf_counter()
     try:
-        answer = ask(verb, **words)
-        found = answer.as_dict()
+        with _within(limit_s):
+            answer = ask(verb, **words)
+            found = answer.as_dict()
         values = {path: _at(found, path) for path in columns} if columns else dict(flat(found))
         status = "answered" if answer.impossible is None else "impossible"
         told = {"values": values, "error": answer.impossible}
+    except _TooLongError:
+        status, told = "refused", refusal(LimitError(f"took longer than {time_text(limit_s or 0.0)}"))
     except RidgelineError as error:
         status, told = ("impossible" if error.exit_code == 1 else "refused"), refusal(error)
     except MemoryError:
@@ -145,6 +156,33 @@ def _answered(verb: str, words: Mapping[str, Any], columns: tuple[str, ...], cas
     except Exception as error:  # a defect in one case leaves the others
         status, told = "refused", defect(error, 70)
     return _row(case, status, told, time.perf_counter() - begun_s)
+
+
+class _TooLongError(BaseException):
+    """A case is over its time; no handler of errors on the way takes it for its own."""
+
+
+@contextmanager
+def _within(limit_s: float | None) -> Iterator[None]:
+    """Raises after some seconds, where the system has signals; a solver's one call is waited for."""
+    if limit_s is None or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    inside = True
+
+    def stop(*_: Any) -> None:
+        if inside:
+            raise _TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)  # what is raised inside a callback is lost
+    try:
+        yield
+    finally:
+        inside = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _row(case: SweepCase, status: str, told: Mapping[str, Any], seconds: float) -> Row:

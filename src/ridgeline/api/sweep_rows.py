@@ -16,6 +16,15 @@ from ridgeline.errors import InputError, printable
 _TABLES = (".csv", ".parquet")
 
 
+class SweptRows(list[dict[str, Any]]):
+    """The records of a sweep, with the words that vary in it and the columns that were asked for."""
+
+    def __init__(self, sweep: Sweep, rows: Iterable[dict[str, Any]]) -> None:
+        super().__init__(rows)
+        self.words = list(dict.fromkeys(word for case in sweep.cases for word in case.words))
+        self.columns = sweep.columns
+
+
 class SweepJournal:
     """Rows that were answered, in files of JSON lines in one folder; each process that runs adds a file of its own.
 

@@ -6,16 +6,17 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from ridgeline.api.answer import Answer
 from ridgeline.api.progress import progress_bar, tell
-from ridgeline.api.sweep_file import Sweep, read_sweep, shard_of
+from ridgeline.api.sweep_file import Sweep, limit_of, read_sweep, shard_of
 from ridgeline.api.sweep_pool import RayPool, processes_of, run
-from ridgeline.api.sweep_rows import SweepJournal, check_out, records, write_table
-from ridgeline.report.blocks import Block, Line, Table, blank, listed
+from ridgeline.api.sweep_rows import SweepJournal, SweptRows, check_out, records, write_table
+from ridgeline.report.blocks import Block, Line, Table, blank, listed, reason_of
 
 _ROWS = 1_000  # rows of JSON; chosen
 _SHOWN, _COLUMNS, _ERRORS = 20, 4, 20  # printed rows, their values, and faults; chosen
@@ -27,6 +28,8 @@ def sweep(given: SimpleNamespace) -> Answer:
     Raises `InputError` for a file, shard or folder that cannot be used.
     """
     asked, (shard, shards) = read_sweep(given.file), shard_of(given.shard)
+    if given.limit_case is not None:
+        asked = replace(asked, limit_s=limit_of(given.limit_case, "--limit-case"))
     check_out(given.out)
     journal = SweepJournal(Path(given.journal or Path(given.file).with_suffix(".journal")))
     mine = [case for case in asked.cases if case.number % shards == shard]
@@ -56,22 +59,24 @@ def sweep(given: SimpleNamespace) -> Answer:
     return _answer(asked, found, {"new": len(new), "seconds": time.monotonic() - begun_s, "out": given.out})
 
 
-def _answer(asked: Sweep, found: Sequence[Mapping[str, Any]], ran: Mapping[str, Any]) -> Answer:
+def _answer(asked: Sweep, found: Sequence[dict[str, Any]], ran: Mapping[str, Any]) -> Answer:
     counts = Counter(each["status"] for each in found)
-    faults = Counter(each["error"] for each in found if each.get("error"))
-    first = {each["error"]: each["number"] for each in reversed(found) if each.get("error")}
+    failed = [each for each in found if each.get("error")]
+    faults = Counter(reason_of(each["error"]) for each in failed)
+    first = {reason_of(each["error"]): each for each in reversed(failed)}
     told = {
         "file": asked.file, "verb": asked.verb, "cases": len(asked.cases),
         **{status: counts[status] for status in ("answered", "impossible", "refused")},
         "left": len(asked.cases) - len(found), **ran,
         "errors": [
-            {"error": error, "cases": many, "first": first[error]} for error, many in faults.most_common(_ERRORS)
+            {"error": first[reason]["error"], "cases": many, "first": first[reason]["number"]}
+            for reason, many in faults.most_common(_ERRORS)
         ],
         "rows": list(found[:_ROWS]),
     }  # fmt: skip
     none = bool(found) and not counts["answered"]
     return Answer(
-        lambda: told, lambda: _blocks(asked, told), value=list(found),
+        lambda: told, lambda: _blocks(asked, told), value=SweptRows(asked, found),
         impossible=f"no case of {len(found):,} could be answered" if none else None,
     )  # fmt: skip
 

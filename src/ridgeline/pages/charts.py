@@ -21,6 +21,7 @@ _DRAWN = {
     "OffloadReport": "parts.of_offload",
     "PolicyReport": "parts.of_policy",
     "RentedFleet": "parts.of_rent",
+    "SweptRows": "swept.charts",
     "list of MixedReport": "parts.of_mixed",
     "list of LengthsReport": "parts.of_lengths",
     "list of PoolOutcome": "parts.of_jobs",

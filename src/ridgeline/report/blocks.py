@@ -6,6 +6,7 @@ same answer. HTML is for notebooks, and loads nothing from elsewhere.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -192,3 +193,8 @@ def _html_table(table: Table) -> str:
         f'<table style="margin-left:{table.indent}ch"><thead><tr>{row(table.columns, "th")}</tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
+
+
+def reason_of(text: str) -> str:
+    """What errors that differ in their numbers alone have in common: the text with its numbers left out."""
+    return re.sub(r"\d[\d.,]*( [KMGT]i?B)?", "#", text)
