@@ -15,7 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-COLUMNS = ("name", "type", "range", "since", "until", "ours", "convert", "source", "alias")
+COLUMNS = ("name", "type", "range", "since", "until", "ours", "convert", "source", "alias", "default")
 TABLES = Path(__file__).parents[1] / "src" / "ridgeline" / "data" / "exports"
 Found = dict[str, tuple[str, str, list[str]]]
 """Type, range and other spellings, by name."""
@@ -123,7 +123,7 @@ def main(program: str, source: str, *paths: str) -> None:
         for name, (kind, choices, others) in found.items():
             old = before.get(name, {})
             row = {"name": name, "type": kind, "range": choices or old.get("range") or "", "source": source}
-            row |= {key: old.get(key) or "" for key in ("since", "until", "ours", "convert")}
+            row |= {key: old.get(key) or "" for key in ("since", "until", "ours", "convert", "default")}
             file.write("\t".join(row.get(key, "|".join(others)) for key in COLUMNS) + "\n")
     gone = [name for name in before if name not in found]
     print(f"{program}: {len(found)} fields", f"gone: {', '.join(gone)}" if gone else "")

@@ -11,7 +11,8 @@ import yaml
 import ridgeline as rl
 from ridgeline.errors import InputError
 from ridgeline.export.fleet import Fleet, flat_lists
-from ridgeline.export.target import read_config, target, targets
+from ridgeline.export.reading import read_config
+from ridgeline.export.target import target, targets
 
 FLEETS = tuple(key for key in targets() if isinstance(target(key), Fleet))
 every = pytest.mark.parametrize("key", FLEETS)

@@ -27,6 +27,6 @@ def test_the_command_it_gives_asks_the_same_question() -> None:
 
 
 def test_what_is_left_out_has_a_row_with_its_cost() -> None:
-    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", pp=2, zero=1, micro_batch=1, global_batch=64)
-    told = next(one for one in answer["left_out"] if one["word"] == "plan.pp")
-    assert f"| `plan.pp` | 2 | {told['change']:+.1%} |" in answer["files"]["README.md"].splitlines()
+    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", recompute="full", zero=1, micro_batch=1)
+    told = next(one for one in answer["left_out"] if one["word"] == "plan.recompute")
+    assert f"| `plan.recompute` | full | {told['change']:+.1%} |" in answer["files"]["README.md"].splitlines()

@@ -9,7 +9,8 @@ import pytest
 import ridgeline as rl
 from ridgeline.errors import InputError
 from ridgeline.export.memory_share import Room
-from ridgeline.export.target import read_config, target
+from ridgeline.export.reading import read_config
+from ridgeline.export.target import target
 
 ROOM = Room(memory_bytes=80e9, weights_bytes=30e9, work_bytes=4e9)
 
@@ -50,6 +51,29 @@ def test_two_pools_are_two_files(key: str, said: str, tmp_path: Path) -> None:
     assert not found.unknown
 
 
+@pytest.mark.parametrize("key", ["vllm", "sglang", "trtllm"])
+def test_a_folder_of_two_pools_reads_back_to_the_same_plan(key: str, tmp_path: Path) -> None:
+    asked = {"prefill": "2xtp4", "decode": "1xtp8", "memory_fraction": 0.85}
+    made = rl.export("qwen3-32b", "2x8xH100-SXM", to=key, out=str(tmp_path), **asked)
+    found = read_config(f"{key}:{tmp_path}")
+    assert (found.words["plan.prefill"], found.words["plan.decode"]) == ("2xtp4,pp1,dp1,ep1", "1xtp8,pp1,dp1,ep1")
+    assert not found.unknown
+    again = rl.export("qwen3-32b", "2x8xH100-SXM", to=key, from_config=f"{key}:{tmp_path}")
+    files = {name: text for name, text in made["files"].items() if name != "README.md"}
+    assert files.items() <= again["files"].items()
+    assert again["predicted"] == made["predicted"]
+
+
+def test_a_folder_that_is_no_pair_of_pools_is_refused(tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml", "c.yaml"):
+        (tmp_path / name).write_text("model: Qwen/Qwen3-32B\ntensor-parallel-size: 2\n")
+    with pytest.raises(InputError, match="holds 3 configs"):
+        read_config(f"vllm:{tmp_path}")
+    (tmp_path / "c.yaml").unlink()
+    with pytest.raises(InputError, match="not of a prefill and a decode pool"):
+        read_config(f"vllm:{tmp_path}")
+
+
 def test_pools_are_refused_where_a_program_has_none() -> None:
     with pytest.raises(InputError, match="TGI has no prefill and decode pools"):
         rl.export("qwen3-32b", "2x8xH100-SXM", to="tgi", prefill="2xtp4", decode="1xtp8")
@@ -67,7 +91,7 @@ def test_drafts_go_there_and_back_but_for_their_acceptance(key: str, tmp_path: P
 def test_attention_ranks_are_counted_as_sglang_does(tmp_path: Path) -> None:
     words = {"dp": 8, "ep": 8, "max_seqs": 32, "token_budget": 4096}
     text = rl.export("deepseek-v3", "8xH200-SXM", to="sglang", **words)["files"]["sglang.yaml"]
-    for line in ("tp-size: 8", "dp-size: 8", "enable-dp-attention: true", "max-running-requests: 256",
+    for line in ("tp-size: 8", "attn-dp-size: 8", "max-running-requests: 256",
                  "chunked-prefill-size: 32768"):  # fmt: skip
         assert line in text
     file = tmp_path / "x.yaml"
@@ -101,3 +125,17 @@ def test_fields_may_be_spelt_with_underscores_and_no(tmp_path: Path) -> None:
     assert found.words["plan.tp"] == 2
     assert found.words["plan.prefix_cache"] is False
     assert not found.unknown
+
+
+def test_the_longest_request_is_that_of_the_traffic_or_what_the_model_and_cache_hold() -> None:
+    def said(**words: object) -> str:
+        text = rl.export("qwen3-32b", "2xH100-SXM", to="vllm", tp=2, **words)["files"]["vllm.yaml"]
+        return next(line for line in text.splitlines() if line.startswith("max-model-len"))
+
+    assert said(prompt=1000, output=200) == "max-model-len: 1201"
+    assert said() == "max-model-len: 40960"  # the model's positions
+    assert said(prompt="100-300", output=10) == said()
+    small = rl.export("llama-3.1-8b", "1xRTX-4090", to="vllm")
+    length = int(small["files"]["vllm.yaml"].partition("max-model-len: ")[2].split()[0])
+    assert 1281 < length < 131072
+    assert any("what the cache holds" in note for note in small["notes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ import ridgeline as rl
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.export.fields import ConfigField, field_table
 from ridgeline.export.forms import parsed, read_flags_text
-from ridgeline.export.target import read_config, target, targets
+from ridgeline.export.reading import read_config
+from ridgeline.export.target import target, targets
 from ridgeline.facts.store import sources
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS
@@ -23,11 +25,18 @@ WORDS |= {f"model.{name}" for name in ("experts", "top_k", "expert_ffn")}
 every = pytest.mark.parametrize("key", targets())
 ASKED = {
     "serving": ("qwen3-30b-a3b", {"on": "4xH100-SXM", "tp": 4, "ep": 4, "max_seqs": 64}),
+    "degrees without a field": ("qwen3-30b-a3b", {"on": "4xH100-SXM", "tp": 4, "max_seqs": 64}),
     "training": (
         "llama-3.1-8b",
         {"on": "8xH100-SXM", "zero": 3, "micro_batch": 1, "global_batch": 64},
     ),
 }
+
+
+def asked_of(key: str) -> tuple[str, dict[str, Any]]:
+    """A model and words that a target can say."""
+    subject, words = ASKED["degrees without a field" if key in ("llamacpp", "tgi") else target(key).task]
+    return subject, words | ({"task": "full"} if key == "torchtune" else {})
 
 
 @every
@@ -43,28 +52,68 @@ def test_its_table_names_our_words_once_and_each_row_has_a_source(key: str) -> N
 @every
 def test_a_plan_that_is_exported_and_read_back_is_the_same_plan(key: str, tmp_path: Path) -> None:
     one = target(key)
-    subject, words = ASKED[one.task]
+    subject, words = asked_of(key)
     answer = rl.export(subject, to=key, out=str(tmp_path), **words)
+    of_data = (
+        {"global_batch": 64, "task": words.get("task")} if one.task == "training" else {}
+    )  # the data's, which some leave to their script
     made = next(name for name in answer["files"] if name != "README.md")
     found = read_config(f"{key}:{tmp_path / made}")
     assert not found.unknown
-    again = rl.export(subject, words["on"], to=key, from_config=f"{key}:{tmp_path / made}")
+    again = rl.export(subject, words["on"], to=key, from_config=f"{key}:{tmp_path / made}", **of_data)
     assert again["files"][made] == answer["files"][made]
+    assert again["predicted"] == answer["predicted"]
 
 
 @every
 def test_the_target_of_a_file_is_found_without_its_name(key: str, tmp_path: Path) -> None:
-    subject, words = ASKED[target(key).task]
+    subject, words = asked_of(key)
     answer = rl.export(subject, to=key, out=str(tmp_path), **words)
     made = next(name for name in answer["files"] if name != "README.md")
     assert read_config(str(tmp_path / made)).target == key
 
 
 def test_what_the_program_cannot_say_is_told_with_its_cost() -> None:
-    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", pp=2, zero=1, micro_batch=1, global_batch=64)
+    answer = rl.export("llama-3.1-8b", "8xH100-SXM", to="deepspeed", recompute="full", zero=1, micro_batch=1)
     left = {one["word"]: one["change"] for one in answer["left_out"]}
-    assert left["plan.pp"] == pytest.approx(left["plan.pp"])  # priced: a number, not None
+    assert left["plan.recompute"] < 0  # priced: a number, not None
     assert "plan.zero" not in left
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("deepspeed", {"pp": 2, "zero": 1}),
+        ("accelerate", {"tp": 2, "zero": 0}),
+        ("torchtune", {"cp": 2, "task": "full"}),
+    ],
+)
+def test_a_degree_without_a_field_is_refused_and_the_best_plan_offered(key: str, words: dict[str, Any]) -> None:
+    name, offered = next(iter(words)), "the best that it can: --tp 1 --pp 1 --cp 1"
+    with pytest.raises(InputError, match=f"cannot say {name} 2: without it another plan would run; {offered}"):
+        rl.export("llama-3.1-8b", "8xH100-SXM", to=key, micro_batch=1, global_batch=64, **words)
+
+
+@pytest.mark.parametrize(("key", "words"), [("vllm", {"tp": 4, "ep": 2}), ("tgi", {"tp": 2, "pp": 2}),
+                                            ("trtllm", {"tp": 2, "dp": 2})])  # fmt: skip
+def test_a_degree_of_serving_without_a_field_is_refused(key: str, words: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="without it another plan would run"):
+        rl.export("qwen3-30b-a3b", "4xH100-SXM", to=key, **words)
+
+
+def test_what_trains_language_models_trains_no_other() -> None:
+    with pytest.raises(InputError, match="trains language models, which resnet-50 is not"):
+        rl.export("resnet-50", "8xH100-SXM", to="megatron")
+
+
+@pytest.mark.parametrize("key", ["accelerate", "maxtext", "torchtune"])
+def test_what_a_file_says_in_place_of_a_word_that_it_has_not_is_what_is_read(key: str, tmp_path: Path) -> None:
+    subject, words = asked_of(key)
+    recompute = {"recompute": "selective", "offload_activations": key == "torchtune"}
+    answer = rl.export(subject, to=key, out=str(tmp_path), **words, **recompute)
+    file = tmp_path / target(key).file
+    again = rl.export(subject, words["on"], to=key, from_config=f"{key}:{file}")["files"][file.name]
+    assert again == answer["files"][file.name] == file.read_text()
 
 
 def test_a_config_answers_why_it_is_slow(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.api.asking import deployed_scenario_of
+from ridgeline.api.asking import deployed_scenario_of, scenario_of
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.export.memory_share import Room
 from ridgeline.export.target import Target
+from ridgeline.facts.engines import engine_named
 from ridgeline.plan.checkpoint_formats import with_formats
-from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.plan.deployment import AS_IT_IS, Deployment, Role
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def served_by(given: SimpleNamespace, one: Target) -> ServingScenario:
 def serving_words(asked: ServingScenario, deployment: Deployment, one: Target) -> tuple[dict[str, Any], list[str]]:
     """The words of one deployment as it runs, and notes on what was converted."""
     from ridgeline.api.simulating import policies_of, resolved
+    from ridgeline.facts.engines import engine_policy
     from ridgeline.serving.engine import engine
 
     found = {f"plan.{name}": value for name, value in asked.stated.items() if name not in _POOLS}
@@ -51,20 +53,40 @@ def serving_words(asked: ServingScenario, deployment: Deployment, one: Target) -
     for name in ("weights", "kv"):
         value = getattr(deployment, name)
         found[f"plan.{name}"] = None if not value or value == getattr(own, name) else value
+    found["model.weights"] = deployment.weights or own.weights
     run = engine(asked.model, resolved(asked.cluster, "measured"), deployment, policies=policies_of(asked))
     for name in _IN_FORCE:
         value = getattr(deployment.options, name)
         found[f"plan.{name}"] = getattr(run.policy, name) if value is None else value
+    if one.program and engine_named(deployment.engine) != engine_named(one.program):  # blocks of another's allocator
+        theirs = replace(deployment, engine=one.program, options=AS_IT_IS)
+        own_run = engine(asked.model, resolved(asked.cluster, "measured"), theirs, policies=engine_policy)
+        found["plan.block_tokens"] = own_run.policy.block_tokens
     if math.isinf(found["plan.token_budget"]):
         found["plan.token_budget"] = None
     found.setdefault("plan.graphs", bool(run.graphs))
-    found["workload.longest"] = _longest(asked)
+    found["workload.longest"], about = _longest(asked, run, found["plan.max_seqs"] if one.context_of_slots else 1)
     found["plan.instances"] = deployment.instances
     if deployment.role is not Role.WHOLE:
         found["pool.role"] = deployment.role.value
-    notes = _share(found, run, one)
+    notes = [*_share(found, run, one), *about]
     words = {word: value for word, value in found.items() if value is not None}
     return {**words, **_about(asked.model, asked.cluster)}, notes
+
+
+def one_share(given: SimpleNamespace, asked: ServingScenario, one: Target, roles: list[dict[str, Any]]) -> list[str]:
+    """Puts the smallest memory fraction and longest request of several pools to all; a note where fractions differ."""
+    longest = {words["workload.longest"] for words in roles if "workload.longest" in words}
+    for words in roles if longest else []:
+        words["workload.longest"] = min(longest)
+    shares = {words["plan.memory_fraction"] for words in roles if "plan.memory_fraction" in words}
+    if len(shares) < 2:
+        return []
+    for words in roles:
+        words["plan.memory_fraction"] = min(shares)
+    if engine_named(asked.deployments[0].engine) == engine_named(one.program):
+        given.words["memory_fraction"] = min(shares)
+    return [f"the memory fraction of all pools is {min(shares):.4g}, the smallest of theirs"]
 
 
 def _share(found: dict[str, Any], run: Engine, one: Target) -> list[str]:
@@ -92,14 +114,40 @@ def _share(found: dict[str, Any], run: Engine, one: Target) -> list[str]:
     ]
 
 
-def _longest(asked: ServingScenario) -> int | None:
-    """Tokens of the longest request of the traffic [token]; none beyond the model's positions."""
+def _longest(asked: ServingScenario, run: Engine, slots: int) -> tuple[int | None, list[str]]:
+    """Tokens that a request may have [token], none beyond the model's positions, and a note where none were given.
+
+    Of a trace and of fixed lengths it is the longest request; of other traffic the model's context, as far as the
+    cache, divided over `slots`, holds one.
+    """
     from ridgeline.serving.traffic.asked import asked_traffic
 
     timed = {"rate", "concurrency", "trace", "arrivals"} & asked.traffic.keys()
     traffic, _ = asked_traffic(asked.traffic if timed else {**asked.traffic, "arrivals": "burst"})
     longest = int((traffic.prompt_tokens + traffic.output_tokens).max()) + 1  # the last token is written too
-    return longest if asked.model.max_positions is None else min(longest, asked.model.max_positions)
+    most = asked.model.max_positions
+    alike = traffic.prompt_tokens.min() == traffic.prompt_tokens.max()
+    alike = alike and traffic.output_tokens.min() == traffic.output_tokens.max()
+    if "trace" in asked.traffic or ({"prompt", "output"} <= asked.traffic.keys() and alike):
+        return (longest if most is None else min(longest, most)), []
+    try:
+        held = max(run.capacity.cache_tokens // slots, longest)
+    except NoPlanError:
+        held = most or longest
+    found = held if most is None else min(held, most)
+    limit = "the model's context" if found == most else "what the cache holds of one request"
+    return found, [f"requests of up to {found} tokens are taken, {limit}: the traffic has no longest that was given"]
+
+
+def trained_by(given: SimpleNamespace, one: Target) -> Scenario:
+    """The training scenario that is asked; its framework is the target's program where none is said."""
+    asked = scenario_of(given.subject, given.on, given.words, planned=True)
+    if "hidden" not in asked.model.dims and one.of_language:
+        raise InputError(f"{one.title} trains language models, which {asked.model.name} is not", field="--to")
+    if asked.plan is None or asked.workload.framework:
+        return asked
+    given.words["framework"] = one.program_of(asked.plan.zero)
+    return scenario_of(given.subject, given.on, given.words, planned=True)
 
 
 def training_words(asked: Scenario) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import scenario_of, take_machine_words
-from ridgeline.api.export_words import left_out, served_by, serving_words, training_words
+from ridgeline.api.asking import take_machine_words
+from ridgeline.api.export_words import left_out, one_share, served_by, serving_words, trained_by, training_words
 from ridgeline.api.run_page import LeftOut, RunPage, cost, flags_said, headline, readme
 from ridgeline.api.verb import VERBS
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.export.target import Exported, Target, target
+from ridgeline.export.target import DEGREES, Exported, Target, target
 from ridgeline.export.wrapper import run_of, wrapper
 from ridgeline.report.blocks import Block, Line, blank, listed
+
+_OFFERED = ("tp", "pp", "cp", "ep", "zero", "micro_batch", "recompute")
 
 
 def export(given: SimpleNamespace) -> Answer:
@@ -28,11 +30,14 @@ def export(given: SimpleNamespace) -> Answer:
         asked = served_by(given, one)
         of_pools = [serving_words(asked, deployment, one) for deployment in asked.deployments]
         roles, notes = [words for words, _ in of_pools], [note for _, told in of_pools for note in told]
+        notes += one_share(given, asked, one, roles)
+        if roles[0].get("plan.token_budget") and given.words.get("token_budget") is None:
+            given.words["token_budget"] = roles[0]["plan.token_budget"]  # a server's, where a batch is known beforehand
     else:
-        of_training = scenario_of(given.subject, given.on, given.words, planned=True)
-        roles = [training_words(of_training)]
+        roles = [training_words(trained_by(given, one))]
     words = {word: value for role in reversed(roles) for word, value in role.items()}
     made = one.pooled(roles, given.release or "")
+    _refuse_dropped(given, one, made, roles)
     missed = left_out(made.left_out, words, asked.stated) if one.task == "serving" else made.left_out
     made = replace(made, left_out=missed, notes=(*made.notes, *notes))
     predicted = _predicted(given, one)
@@ -50,6 +55,37 @@ def export(given: SimpleNamespace) -> Answer:
         "notes": list(made.notes),
     }  # fmt: skip
     return Answer(lambda: answer, lambda: _blocks(one, made, without, given.out), value=made)
+
+
+def _refuse_dropped(given: SimpleNamespace, one: Target, made: Exported, roles: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `InputError` where a degree has no field, with the best plan that the target can say."""
+    dropped = [(name, words[f"plan.{name}"]) for words in roles for name in (*DEGREES, "dp")
+               if f"plan.{name}" in made.left_out and words.get(f"plan.{name}", 1) > 1
+               and (name != "dp" or one.task == "serving")]  # fmt: skip
+    if not dropped:
+        return
+    said = ", ".join(f"{name} {value}" for name, value in dict(dropped).items())
+    told = f"{one.title} cannot say {said}: without it another plan would run; "
+    raise InputError(told + _offered(given, one, [name for name, _ in dropped]), field=f"--{dropped[0][0]}")
+
+
+def _offered(given: SimpleNamespace, one: Target, dropped: list[str]) -> str:
+    """The best plan of training without degrees, in flags; of serving, what to say."""
+    from ridgeline.api.planning import plan
+
+    if one.task == "serving":
+        return f"say {' '.join(f'--{name} 1' for name in dict.fromkeys(dropped))}, or another target"
+    pinned = " ".join(f"--{name} 1" for name in dict.fromkeys((*one.no_degrees, *dropped)))
+    own = {name: option.default for name, option in VERBS["plan"].own.items()}
+    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price")}
+    words = {name: given.words.get(name) for name in ("seq_len", "global_batch", "task", "precision", "optimizer")}
+    words |= dict.fromkeys((*one.no_degrees, *dropped), "1") | {"framework": one.program}
+    try:
+        best = plan(SimpleNamespace(**own | asked, words=words)).as_dict()["best"][0]
+    except (RidgelineError, IndexError):
+        return f"no plan with {pinned} fits under {one.program}; take another target"
+    flags = " ".join(f"--{name.replace('_', '-')} {best['plan'][name]}" for name in _OFFERED if name in best["plan"])
+    return f"the best that it can: {flags} ({best['step_time_s']['value']:.3g} s a step)"
 
 
 def _predicted(given: SimpleNamespace, one: Target, *, quick: bool = False) -> Answer:

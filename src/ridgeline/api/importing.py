@@ -11,7 +11,8 @@ from typing import Any
 from ridgeline.api.answer import Answer
 from ridgeline.api.asking import cluster_words
 from ridgeline.errors import InputError, UnknownNameError
-from ridgeline.export.target import Imported, read_config, target
+from ridgeline.export.reading import read_config
+from ridgeline.export.target import Imported, target
 from ridgeline.report.blocks import Block, blank, listed
 from ridgeline.scenario.training import Place, cluster_in
 

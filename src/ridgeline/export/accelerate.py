@@ -23,7 +23,12 @@ class Accelerate(Target):
     program: ClassVar[str] = "fsdp2"
     task: ClassVar[str] = "training"
     file: ClassVar[str] = "accelerate.yaml"
+    of_language: ClassVar[bool] = False
     start: ClassVar[str] = "accelerate launch --config_file {file} train.py"
+
+    def program_of(self, zero: int) -> str:
+        """FSDP of version 2 where gradients are sharded, PyTorch's DDP otherwise."""
+        return self.program if zero >= 2 else "ddp"
 
     def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
         """What FSDP does is said only where weights or gradients are sharded, as the mesh's other degrees are."""

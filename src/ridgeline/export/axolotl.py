@@ -43,6 +43,8 @@ class Axolotl(Target):
         own = {"workload.task", *(() if zero == 1 else ("plan.zero",))}
         if zero >= 2:
             document["fsdp_version"] = 2
+            if document.get("optimizer") == "adamw_bnb_8bit":
+                document["optimizer"] = "adamw_torch_8bit"  # FSDP of version 2 takes PyTorch's alone
             put(document, "fsdp_config.auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
             put(document, "fsdp_config.state_dict_type", "FULL_STATE_DICT")
             document |= {"dp_shard_size": group or ranks, "dp_replicate_size": ranks // (group or ranks)}

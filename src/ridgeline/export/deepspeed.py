@@ -26,6 +26,7 @@ class DeepSpeed(Target):
     task: ClassVar[str] = "training"
     form: ClassVar[str] = "json"
     file: ClassVar[str] = "ds_config.json"
+    of_language: ClassVar[bool] = False
     start: ClassVar[str] = "deepspeed --num_gpus {devices} train.py --deepspeed_config {file}"
 
     def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:

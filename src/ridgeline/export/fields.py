@@ -2,7 +2,8 @@
 
 `data/exports/NAME.tsv` has a row for each field of a program. `name` may have dots, for fields inside others. `ours` is
 the word of a scenario that it stands for (`plan.tp`), empty where nothing that is modelled hangs on it; `convert` says
-how its value becomes ours and back.
+how its value becomes ours and back. `default` is what the program takes where the field is absent, said where ours
+differs or where our value may have no counterpart: it is written out then, and read into a file without the field.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class ConfigField:
     convert: str = ""
     source: str = ""
     alias: str = ""  # other spellings, 'c|ctx'
+    default: str = ""
 
     def holds(self, release: str) -> bool:
         """Whether the field is there in a release; of '' the newest is meant."""
@@ -58,6 +60,11 @@ class ConfigField:
         if self.range and not between and isinstance(value, str) and value not in self.range.split("|"):
             return f"'{value}' is none of {', '.join(self.range.split('|'))}"
         return ""
+
+    @property
+    def absent(self) -> Any:
+        """What the program takes where the field is absent; None where the table does not say."""
+        return _typed(self.default) if self.default else None
 
     def theirs(self, value: Any) -> Any:
         """Our value as the program writes it; None where it has no word for it."""

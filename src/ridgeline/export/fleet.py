@@ -15,12 +15,10 @@ from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
 from ridgeline.export.forms import read_flags_text
-from ridgeline.export.target import Exported, Imported, Target, Words, target
+from ridgeline.export.pools import ROLES, WHOLE, together
+from ridgeline.export.target import Exported, Imported, Target, target
 
-WHOLE = "whole"
-_ROLES = (WHOLE, "prefill", "decode")
 _COUNT = "instances"
-_DEGREES = ("tp", "pp", "dp", "ep")
 _KV = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 
 
@@ -113,7 +111,7 @@ class Fleet(Target):
         flags: dict[str, dict[str, Any]] = {}
         for name, value in fields.items():
             role, space, flag = name.partition(" ")
-            if space and role in _ROLES:
+            if space and role in ROLES:
                 flags.setdefault(role, {})[flag] = value
             else:
                 own[name] = value
@@ -123,7 +121,7 @@ class Fleet(Target):
                 raise InputError(f"{self.title} refuses it: {problem}", field=name, value=value)
         counts = {role: said.pop(_COUNT) for role, said in flags.items()}
         read = {role: self.engine.imported(said) for role, said in flags.items()}
-        words, notes = _together(read, counts)
+        words, notes = together(read, counts)
         idle = [name for name in own if name in rows and not rows[name].ours]
         return Imported(
             target=self.key, words=words, fields=fields, notes=tuple(notes),
@@ -200,21 +198,3 @@ def _pool(words: Mapping[str, Any], flags: dict[str, Any]) -> EnginePool:
     return EnginePool(
         role=role, instances=int(words.get("plan.instances") or 1), flags=flags, nodes=nodes, devices=devices // nodes
     )
-
-
-def _together(read: Mapping[str, Imported], counts: Mapping[str, Any]) -> tuple[Words, list[str]]:
-    """The words of one pool, or of two as a deployment has them, and what of prefill's is not taken."""
-    if WHOLE in read:
-        return {**read[WHOLE].words, "plan.instances": counts[WHOLE]}, []
-    words: Words = {}
-    notes = []
-    for role in ("prefill", "decode"):
-        if role not in read:
-            continue
-        said = dict(read[role].words)
-        said.pop("pool.role", None)
-        degrees = ",".join(f"{name}{said.pop(f'plan.{name}', 1)}" for name in _DEGREES)
-        notes += [f"{role}'s {word} is {value}, prefill's {words[word]} is not taken" for word, value in said.items()
-                  if words.get(word, value) != value]  # fmt: skip
-        words = {**words, **said, f"plan.{role}": f"{counts[role]}x{degrees}"}
-    return words, notes

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from ridgeline.export.target import Target, Words
 
 _ALL = 999  # layers on devices: more than any model has
+_FORMS = {"f16": "bf16", "f32": "bf16", "q8_0": "fp8"}
 _GGUF = re.compile(r"^(?:.*/)?(?P<name>.+?)[-.](?P<form>i?q\d\w*|bf16|f16|f32)\.gguf$", re.IGNORECASE)
 
 
@@ -17,10 +18,10 @@ _GGUF = re.compile(r"^(?:.*/)?(?P<name>.+?)[-.](?P<form>i?q\d\w*|bf16|f16|f32)\.
 class LlamaCpp(Target):
     """A shell script of `llama-server`, whose flags these are.
 
-    The model is a GGUF file whose name says its format: `NAME-q4_k.gguf`. Devices divide layers (`pp`, split mode
-    layer) or each tensor (`tp`, split mode tensor). The context is of all slots together. Experts of the first layers
-    on the host are `offload = "computed"` with the share on devices, layers on the host `offload = "layers"`. It has
-    no memory fraction: the cache is as long as the context.
+    The model is a GGUF file whose name says its format: `NAME-q4_k.gguf`; eight bits are `q8_0`. Devices divide layers
+    (`pp`, split mode layer) or each tensor (`tp`, split mode tensor). The context is of all slots together. Experts of
+    the first layers on the host are `offload = "computed"` with the share on devices, layers on the host `offload =
+    "layers"`. It has no memory fraction: the cache is as long as the context.
     """
 
     key: ClassVar[str] = "llamacpp"
@@ -32,13 +33,15 @@ class LlamaCpp(Target):
     start: ClassVar[str] = "llama-server"
     image: ClassVar[str] = "ghcr.io/ggml-org/llama.cpp:server-cuda"
     port: ClassVar[int] = 8080
+    context_of_slots: ClassVar[bool] = True
     memory_of: ClassVar[str] = ""
 
     def finished(
         self, document: dict[str, Any], words: Mapping[str, Any], release: str
     ) -> tuple[dict[str, Any], set[str]]:
         """The file of weights, how devices divide it, the context of all slots, and what lies on the host."""
-        weights = str(words.get("plan.weights") or "bf16")
+        weights = str(words.get("plan.weights") or words.get("model.weights") or "bf16")
+        weights = "q8_0" if weights.startswith("fp8") else weights
         document["model"] = f"{words.get('model.name', 'model')}-{weights}.gguf"
         said = {"plan.weights"}
         slots = words.get("plan.max_seqs", 1)
@@ -58,7 +61,7 @@ class LlamaCpp(Target):
         if named:
             form = named["form"].casefold()
             form = re.sub(r"^(q\d_k)_[sml]$", r"\1", form)
-            words |= {"model.id": named["name"], "plan.weights": "bf16" if form in ("f16", "f32") else form}
+            words |= {"model.id": named["name"], "plan.weights": _FORMS.get(form, form)}
         slots = words.get("plan.max_seqs", 1)
         if isinstance(fields.get("ctx-size"), int) and fields["ctx-size"] > 0:
             words["workload.longest"] = fields["ctx-size"] // max(slots, 1)

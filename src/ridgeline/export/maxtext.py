@@ -34,12 +34,14 @@ class MaxText(Target):
         devices, per_node = words.get("devices", 1), max(1, words.get("devices_per_node", 1))
         ranks, zero = words.get("plan.dp", 1), words.get("plan.zero", 0)
         nodes = max(1, devices // per_node)
-        across = nodes if ranks % nodes == 0 else 1
+        ep = words.get("plan.ep", 1)
+        shards = ranks // ep if ranks % ep == 0 else ranks  # experts' axis is one of the data's here
+        across = nodes if shards % nodes == 0 else 1
         axis = "fsdp" if zero == 3 else "data"
         document = {"base_config": "base.yml", "hardware": "gpu" if nodes == 1 else "gpu_multiprocess", **document}
         for name in ("data", "fsdp"):
             document[f"dcn_{name}_parallelism"] = across if name == axis else 1
-            document[f"ici_{name}_parallelism"] = ranks // across if name == axis else 1
+            document[f"ici_{name}_parallelism"] = shards // across if name == axis else 1
         own = {"plan.zero"} if zero in (0, 1, 3) else set()
         if zero == 1:
             document["shard_optimizer_over_data"] = True
@@ -71,10 +73,12 @@ class MaxText(Target):
         each = fields.get("per_device_batch_size")
         if each is not None and min(ranks, *parts) > 0:
             words["workload.global_batch"] = round(each * devices * steps)
+            ranks *= parts[-1]
             rounds = fields.get("num_pipeline_microbatches", steps) if words.get("plan.pp", 1) > 1 else steps
             words["plan.micro_batch"] = max(1, round(each * devices * steps / ranks / rounds))
             words["plan.dp"] = ranks
         words.pop("plan.micro_batches", None)
+        words |= {"plan.schedule": "gpipe"} if words.get("plan.pp", 1) > 1 else {}
         if fields.get("dtype") in ("bfloat16", "float32") and "workload.precision" not in words:
             full = fields["dtype"] == "float32"
             words["workload.precision"] = (

@@ -42,7 +42,7 @@ class SGLang(Target):
         document["tp-size"] = words.get("plan.tp", 1) * dp
         document.pop("dp-size", None)
         if dp > 1:
-            document |= {"dp-size": dp, "enable-dp-attention": True}
+            document["attn-dp-size"] = dp
         for name in _PER_RANK:
             if name in document:
                 document[name] *= dp
@@ -66,7 +66,8 @@ class SGLang(Target):
 
     def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
         """The same backwards; switches that are not there are off."""
-        dp = words.get("plan.dp", 1) if fields.get("enable-dp-attention") else 1
+        older = fields.get("dp-size", 1) if fields.get("enable-dp-attention") else 1
+        dp = fields.get("attn-dp-size") or older
         words["plan.dp"] = dp
         words["plan.tp"] = max(words.get("plan.tp", 1) // dp, 1)
         if fields.get("chunked-prefill-size") == -1:
@@ -85,5 +86,5 @@ class SGLang(Target):
             words.pop("plan.draft_model", None)
         if fields.get("disaggregation-mode") in ("prefill", "decode"):
             words["pool.role"] = fields["disaggregation-mode"]
-        used = {"enable-dp-attention", "max-prefill-tokens", "disaggregation-mode"}
+        used = {"enable-dp-attention", "attn-dp-size", "dp-size", "max-prefill-tokens", "disaggregation-mode"}
         return words, used | {name for name in fields if name.startswith("speculative-")}

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, cast
 
-from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.errors import InputError
 from ridgeline.export.fields import ConfigField, field_table
-from ridgeline.export.forms import flags_text, flat, json_text, put, read_document, read_flags_text, yaml_text
+from ridgeline.export.forms import flags_text, flat, json_text, put, read_flags_text, yaml_text
 from ridgeline.export.modules import module_text, read_module
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
@@ -74,16 +74,27 @@ class Target(Technique):
     start: ClassVar[str] = ""  # the command; {file}, {model}, {devices} are filled in
     release: ClassVar[str] = ""  # the newest that the table holds
     memory_of: ClassVar[str] = ""  # what its memory fraction is of: 'total', 'static', 'free'; '' it has none
+    context_of_slots: ClassVar[bool] = False  # whether each slot has its own part of the cache
     pools: ClassVar[bool] = False  # whether prefill and decode can be files of their own
     image: ClassVar[str] = ""
     port: ClassVar[int] = 8000
     on_nodes: ClassVar[str] = ""  # {command}, {nodes}, {port} are filled in; NODE_RANK and MASTER_ADDR are there
     off: ClassVar[str] = ""  # what a flag that is off begins with, 'no-'; '' where it is left out
     for_cluster: ClassVar[bool] = False
+    of_language: ClassVar[bool] = True  # whether what it trains are language models alone
+
+    def program_of(self, zero: int) -> str:
+        """The framework whose policy holds for a stage of sharding."""
+        return self.program
 
     def rows(self, release: str = "") -> tuple[ConfigField, ...]:
         """The fields of a release; '' the newest."""
         return tuple(row for row in field_table(self.key) if row.holds(release or self.release))
+
+    @property
+    def no_degrees(self) -> tuple[str, ...]:
+        """Parallel degrees that the program's config has no field for: another plan would run without them."""
+        return tuple(name for name in DEGREES if f"plan.{name}" not in {row.ours for row in field_table(self.key)})
 
     def pooled(self, roles: Sequence[Mapping[str, Any]], release: str = "") -> Exported:
         """The files of each pool's words, its role before their names; of one deployment, or a plan, its own alone."""
@@ -91,11 +102,14 @@ class Target(Technique):
             return self.exported(roles[0], release)
         found = [(str(words["pool.role"]), self.exported(words, release)) for words in roles]
         return Exported(
-            files={f"{role}-{name}": text for role, made in found for name, text in made.files.items()},
+            files={
+                f"{words['pool.role']}-{name}": f"# {words['pool.role']}: {words['plan.instances']} instances\n{text}"
+                for words, (_, made) in zip(roles, found, strict=True) for name, text in made.files.items()
+            },
             command="\n".join(made.command.replace(self.file, f"{role}-{self.file}") for role, made in found),
             left_out=tuple(dict.fromkeys(word for _, made in found for word in made.left_out)),
             notes=tuple(f"{words['pool.role']}: {words['plan.instances']} instances" for words in roles),
-        )
+        )  # fmt: skip
 
     def exported(self, words: Mapping[str, Any], release: str = "") -> Exported:
         """The files that run a plan; raises `InputError` for a value that the program would refuse."""
@@ -113,6 +127,8 @@ class Target(Technique):
                 continue
             value = row.theirs(sayable[row.ours])
             if value is None:
+                if row.default:
+                    put(document, row.name, row.absent)
                 continue
             problem = row.check(value)
             if problem:
@@ -218,6 +234,9 @@ class Target(Technique):
                 idle.append(name)
             else:
                 words[row.ours] = ours
+        for row in known.values():
+            if row.default and row.ours not in words:
+                words[row.ours] = row.our_value(row.absent)
         words, used = self.understood(words, fields)
         words = dict(_without_adapters(words))
         unknown = tuple(name for name in fields if name not in known and name not in used)
@@ -234,6 +253,7 @@ class Target(Technique):
 _NOT_A_FIELD = frozenset({"plan.engine", "plan.engine_file", "plan.instances", "plan.framework"})
 _FOLLOWS = frozenset({"plan.dp", "plan.micro_batches"})
 """Words of a training plan that follow from others and the number of devices."""
+DEGREES = ("tp", "pp", "cp", "ep", "etp")
 _ALWAYS = frozenset({"precision", "optimizer"})  # told also at our default, which need not be the program's
 _CHOSEN = _ALWAYS | {"task", "seq_len", "global_batch", "attention_kernel", "lora_rank"}
 """Words of a workload that a program must say to train the same; the others describe its data."""
@@ -254,39 +274,3 @@ def targets() -> tuple[str, ...]:
 def target(key: str) -> Target:
     """The target of a key; raises `UnknownNameError` with the nearest."""
     return cast(Target, in_room(_ROOM, "target", key))
-
-
-def read_config(said: str) -> Imported:
-    """The words of a config file, `FILE` or `TARGET:FILE`; without a target the one that knows most of its fields.
-
-    Raises `InputError` for a file that cannot be read, or that no target knows.
-    """
-    key, colon, path = said.partition(":")
-    named = [key] if colon and key in targets() else []
-    if colon and not named and "/" not in key and "." not in key and len(key) > 1:
-        raise UnknownNameError("target", key, targets(), hint=f"known: {', '.join(targets())}")
-    path = path if named else said
-    document, text = read_document(path)
-    best: tuple[float, Target, dict[str, Any]] | None = None
-    for each in named or targets():
-        one = target(each)
-        try:
-            fields = one.fields_of(document, text)
-        except InputError:
-            if named:
-                raise
-            continue
-        if not fields:
-            continue
-        share = one.share(fields)
-        if best is None or share > best[0]:
-            best = share, one, fields
-    if best is None or (not named and best[0] < 0.5):
-        raise InputError(
-            f"is the config of no program that is known; say TARGET:FILE with one of {', '.join(targets())}", file=path
-        )
-    try:
-        return best[1].imported(best[2])
-    except InputError as error:
-        error.file = error.file or path
-        raise

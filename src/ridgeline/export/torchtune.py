@@ -54,6 +54,8 @@ class Torchtune(Target):
         put(document, "tokenizer.path", "MODEL/original/tokenizer.model")
         if "optimizer" in document:
             put(document, "optimizer.lr", 1e-5)
+        if document.get("enable_activation_offloading"):
+            document["enable_activation_checkpointing"] = True  # which torchtune asks for beside it
         document["dtype"] = document.pop("dtype", "bf16")  # the nearest that it has, of formats that it has not
         zero, ranks = words.get("plan.zero", 0), words.get("plan.dp", 1)
         own = {"workload.task"} | ({"plan.zero"} if zero >= 2 or ranks == 1 else set())
