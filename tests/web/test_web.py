@@ -128,6 +128,13 @@ def test_advice_and_traffic_are_answered(ask: Ask) -> None:
         "simulate", subject="llama-3.1-8b", on="1xH100-SXM", rate="2", prompt="512", output="64", requests="40"
     )
     assert (advice["event"], traffic["event"]) == ("answer", "answer")
+    first = traffic["numbers"][0]
+    assert (first["name"], first["unit"]) == ("ttft_p50_s", "s")
+    assert first["low"] < first["value"] < first["high"]
+    assert "idle_devices" not in {number["name"] for number in traffic["numbers"]}
+    now, best = advice["numbers"][:2]
+    assert (now["name"], best["name"], best["unit"]) == ("now", "best", "s")
+    assert best["value"] < now["value"]
 
 
 @pytest.mark.parametrize("name", ["../app.py", "%2e%2e/app.py", "app.py", "..%2fapp.py", "/etc/passwd"])

@@ -149,6 +149,14 @@ def test_questions_wait_for_a_free_process_and_too_many_are_refused(tmp_path: Pa
         asyncio.run(run(answers))
 
 
+def test_a_process_that_died_idle_is_replaced(tmp_path: Path) -> None:
+    with Answerers(limits(tmp_path)) as answerers:
+        assert "answer" in answerers.ask(QUICK.verb, QUICK.words)
+        answerers._all[0]._process.kill()
+        answerers._all[0]._process.join()
+        assert "answer" in answerers.ask(QUICK.verb, QUICK.words)
+
+
 def greedy(answer: Answer) -> dict[str, Any]:
     """A form that takes much for one answer."""
     return {"answer": len(bytearray(4 << 30)) if "gpt2" in answer.table() else 0}

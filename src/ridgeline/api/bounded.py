@@ -104,7 +104,11 @@ class Answerers:
         try:
             while not (stop.is_set() or self._closed):
                 with suppress(queue.Empty):
-                    return self._free.get(timeout=_WAIT_S)
+                    one = self._free.get(timeout=_WAIT_S)
+                    if one.alive:
+                        return one
+                    self._back(one)  # it was ended by others while it had nothing to do
+                    continue
                 if time.monotonic() > until:
                     raise LimitError("all processes are at work; ask again later")
                 told("waiting for a free process", None)

@@ -88,7 +88,7 @@ def answer_all(pipe: Connection, limits: Limits, form: Form) -> None:
     with suppress(EOFError, OSError):
         _send(pipe, ["ready"])
         if not pipe.poll(_IDLE_S):
-            with suppress(ImportError):
+            with suppress(Exception):  # an answer can do without
                 import numba  # noqa: F401  (for loops that are compiled: later it would delay an answer)
         while True:
             asked = pipe.recv_bytes()

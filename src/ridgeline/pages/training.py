@@ -16,6 +16,7 @@ from ridgeline.units import bytes_text, rate_text, time_text
 
 _BOUNDS = {"compute": HUES[0], "hbm": HUES[1], "link": HUES[2], "host": HUES[3]}
 _GIB, _TERA = 2.0**30, 1e12
+_LEAST = 1e-4  # of the time, below which a part has no bar: what rounding leaves
 _STAGES, _PLACES, _TASKS = 8, 400, 200_000  # drawn over time: stages, places of a curve; tasks that are read
 
 
@@ -68,6 +69,7 @@ def _time(report: Report) -> Figure:
             name=f"{one.label} ({one.kind})", told=f"{time_text(one.seconds)}, {one.seconds / total:.0%}", parts=(part,)
         )
         for one, part in zip(report.shares, parts, strict=True)
+        if one.seconds >= _LEAST * total
     ]
     note = f"80 % interval {time_text(step.low)} to {time_text(step.high)}; limited by {report.limit}."
     return bars("time", "Where the step time goes", rows, note=note)

@@ -22,6 +22,9 @@ from ridgeline.web.asking import WebQuestion, command_of, word_at_fault
 
 _HEADLINES = 60
 _DEFECT = 70
+_COUNTS = frozenset(
+    {"idle_devices", "refused", "preemptions", "moves", "adapter_loads", "loans", "merges", "failures", "starts"}
+)
 
 
 def page_form(answer: Answer) -> dict[str, Any]:
@@ -95,14 +98,33 @@ def told_refused(told: RidgelineError | dict[str, Any], asked: WebQuestion | Non
 
 
 def headlines(told: Any) -> list[dict[str, Any]]:
-    """The first numbers of an answer, or of the best of several, to compare: name, value, interval, unit."""
+    """The first numbers of an answer, or of the best of several, to compare: name, value, interval, unit.
+
+    Latencies of traffic and what advice comes to stand first; counts of what did not happen are left out.
+    """
     if isinstance(told, dict) and isinstance(told.get("best"), list) and told["best"]:
         told = told["best"][0]
+    if not isinstance(told, dict):
+        return []
+    if "stack_gain" in told:
+        told = {"now": {**told, "value": told["value"]}, "best": {**told, "value": told["best"]}}
     found = []
-    for name, value in told.items() if isinstance(told, dict) else ():
+    for name, value in {**_latencies(told), **told}.items():
         one = value if isinstance(value, dict) and "value" in value else {"value": value}
         number = one["value"]
-        if isinstance(number, int | float) and not isinstance(number, bool):
+        if isinstance(number, int | float) and not isinstance(number, bool) and not (number == 0 and name in _COUNTS):
             entry = {"name": name, "value": number, "unit": one.get("unit", "")}
             found.append(entry | {key: one[key] for key in ("low", "high") if one.get(key) is not None})
     return found[:_HEADLINES]
+
+
+def _latencies(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Times of requests by statistic, with their intervals [s]."""
+    found = {}
+    for name, (low, high) in (told.get("intervals") or {}).items():
+        kind, _, statistic = name.partition("_")
+        times = told.get(kind)
+        if isinstance(times, dict) and statistic in times:
+            found[name] = {"value": times[statistic], "low": low, "high": high, "unit": "s"}
+    middle = [name for name in found if name.endswith("p50_s")]
+    return {name: found[name] for name in (*middle, *found)}

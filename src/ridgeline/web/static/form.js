@@ -98,7 +98,7 @@ export function write(words) {
     if (one.type === "checkbox") one.checked = value === undefined ? one.dataset.default === "true" : String(value) === "true";
     else one.value = value ?? "";
     const group = one.closest("details");
-    if (value !== undefined && group) group.open = true;
+    if (value !== undefined && group && !matchMedia("(max-width: 50rem)").matches) group.open = true;
   }
 }
 
