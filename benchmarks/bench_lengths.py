@@ -20,28 +20,36 @@ HERE = Path(__file__).parent
 MODEL, SEQUENCES, LONGEST = "llama-2-7b", 64, 65_536
 CLUSTERS = ("16xA800-SXM-80GB", "32xH100-SXM")
 WIDTHS = (0.8, 1.2, 2.0)
-WAYS = {"one ring of all": "packed(degree={ranks})", "packs": "packed", "FlexSP": "flexsp", "ByteScale": "bytescale"}
-WAYS |= {"Zeppelin": "zeppelin"}
+WAYS = {
+    "one ring of all": ("ring", "packed(degree={ranks})"),
+    "the same, routed": ("routed-ring", "packed(degree={ranks})"),
+    "packs": ("ring", "packed"),
+    "FlexSP": ("ring", "flexsp"),
+    "ByteScale": ("ring", "bytescale"),
+    "Zeppelin without routing": ("ring", "zeppelin"),
+    "Zeppelin": ("routed-ring", "zeppelin"),
+}
 HEAD = f"""# Unlike lengths
 
 Seconds of a step whose {SEQUENCES} sequences of {MODEL} are divided over all ranks (`--length-balance`), ZeRO-3,
 ring attention: lengths log-normal of median 1,500 tokens and three widths, {LONGEST:,} at most. *One ring of all*
 gives every sequence all ranks, the baseline of Zeppelin (claim 101); *packs* are groups of the degree that the
-longest needs, that of FlexSP (91) and ByteScale (109). Rings between machines are priced at all of a machine's
-network cards, which the paper says that a ring alone leaves idle: the baseline is better here than there. Written
-by `bench_lengths.py`.
+longest needs, that of FlexSP (91) and ByteScale (109). A ring between machines goes over one network card of each
+(`--context-style ring`); *routed* is the same ring relayed over all cards of a machine by Zeppelin's routing layer
+(`routed-ring`). Written by `bench_lengths.py`.
 
 | cluster | width | {" | ".join(WAYS)} |
 |---|---|{"---|" * len(WAYS)}
 """
 
 
-def step_s(on: str, width: float, way: str) -> str:
+def step_s(on: str, width: float, way: tuple[str, str]) -> str:
     """The step of one way [s], or that it has none."""
     where = cluster(on)
     lengths = f"lognormal(median=1500,sigma={width})"
     workload = Workload(seq_len=LONGEST, global_batch=SEQUENCES, lengths=lengths)
-    plan = Plan(dp=where.count, zero=3, context_style="ring", length_balance=way.format(ranks=where.count))
+    style, balance = way
+    plan = Plan(dp=where.count, zero=3, context_style=style, length_balance=balance.format(ranks=where.count))
     try:
         return f"{predict_lengths(load(MODEL), where, workload, plan).step_s:.2f}"
     except NoPlanError:

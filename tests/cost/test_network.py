@@ -13,6 +13,8 @@ from ridgeline.cost.network import collective_seconds, send_seconds
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
+from ridgeline.seams.context import Attended, Exchange, Leaving, NodeExit, context_style, own_card
+from ridgeline.techniques.contexts.routed_ring import relayed
 
 SIZE = 1e9
 START_S = constant("collective.start")
@@ -179,3 +181,47 @@ def test_a_grid_of_groups_prices_each_group(machine: Machine) -> None:
             for r in ranks[:, 0]
         ]
         assert together.tolist() == alone
+
+
+def ring_seconds(on: str, leaving: Leaving | None, *, ranks: float = 16, stride: float = 1) -> float:
+    work = Collective(
+        name="ring", phase=Phase.FORWARD, kind=ALL_GATHER, bytes=SIZE, ranks=ranks, stride=stride, leaving=leaving
+    )
+    return float(collective_seconds(work, resolved(cluster(on))))
+
+
+@pytest.mark.parametrize("on", ["16xA800-SXM-80GB", "16xMI300X"])
+def test_a_ring_of_messages_leaves_a_node_over_one_card(on: str) -> None:
+    every, own, routed = (ring_seconds(on, leaving) for leaving in (None, own_card, relayed))
+    assert every < routed < own
+    tier = cluster(on).tiers[-1]
+    assert own > 15 / 16 * SIZE / tier.bytes_per_s  # no quicker than the datasheet of one card
+    assert every < own / 3
+
+
+@pytest.mark.parametrize("leaving", [own_card, relayed])
+def test_cards_matter_only_where_a_ring_has_several_ranks_in_a_node(leaving: Leaving) -> None:
+    for ranks, stride in ((8, 1), (2, 8), (4, 8)):
+        on = "32xH100-SXM"
+        assert ring_seconds(on, leaving, ranks=ranks, stride=stride) == pytest.approx(
+            ring_seconds(on, None, ranks=ranks, stride=stride)
+        )
+
+
+def test_relays_by_hand() -> None:
+    node = NodeExit(members=4.0, device_bytes_per_s=10.0, card_bytes_per_s=20.0, link_bytes_per_s=300.0)
+    assert float(own_card(node)) == 20.0  # a lone sender has the card that two share
+    assert float(relayed(node)) == pytest.approx(1 / (1 / 40 + 2 * 0.75 / 300))
+    slow = replace(node, link_bytes_per_s=10.0)
+    assert float(relayed(slow)) == 20.0  # its own card is quicker than relays
+    assert float(own_card(replace(node, members=1.0))) == 10.0
+
+
+def test_the_style_of_that_name_relays() -> None:
+    attended = Attended(
+        tokens=1024.0, heads=8, kv_heads=8, qk_dim=64, v_dim=64, element_bytes=2.0, tensor=1.0, ranks=16.0
+    )
+    for name, leaving in (("routed-ring", relayed), ("ring", own_card), ("allgather", None)):
+        (one,) = context_style(name).exchanges(attended, backward=False)
+        assert isinstance(one, Exchange)
+        assert one.leaving is leaving

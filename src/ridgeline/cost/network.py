@@ -15,6 +15,7 @@ from ridgeline.cost.mechanism import device_vector
 from ridgeline.facts.fits import Fit
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
+from ridgeline.seams.context import Leaving, NodeExit
 
 # The order in which the fitted mechanism numbers collectives.
 OPERATIONS = tuple(kind.value for kind in CollectiveKind)
@@ -52,14 +53,17 @@ def groups_spanned(size: int, ranks: Number, stride: Number, count: int) -> NDAr
     return np.asarray(np.maximum(spanned, 1.0 + straddle))
 
 
-def path(machine: Machine, ranks: Number, stride: Number, kind: CollectiveKind = CollectiveKind.ALL_REDUCE) -> Path:
+def path(
+    machine: Machine, ranks: Number, stride: Number, kind: CollectiveKind = CollectiveKind.ALL_REDUCE,
+    leaving: Leaving | None = None,
+) -> Path:  # fmt: skip
     """Where a group of `ranks`, `stride` devices apart, runs: [byte/s] and [s] per rank.
 
-    Within the innermost tier a rank has its own link. A group that leaves a tier of n_t members
-    leaves it over the n_t network interfaces of these members at once (rails), so its ring runs at
-    the lower of the inner link and n_t times one interface. A tree that joins the groups of each tier before it goes
-    on to the next waits for each tier's latency as often as it doubles there. What goes over a tier of the network
-    goes over those between it and the node as well.
+    Within the innermost tier a rank has its own link. A group that leaves a tier of n_t members leaves it over the n_t
+    network interfaces of these members at once (rails), so its ring runs at the lower of the inner link and n_t times
+    one interface; or at what `leaving` says. A tree that joins the groups of each tier before it goes on to the next
+    waits for each tier's latency as often as it doubles there. What goes over a tier of the network goes over those
+    between it and the node as well.
     """
     ranks_a, stride_a = np.broadcast_arrays(np.asarray(ranks, dtype=float), np.asarray(stride, dtype=float))
     bandwidth = np.full(ranks_a.shape, np.inf)
@@ -79,7 +83,8 @@ def path(machine: Machine, ranks: Number, stride: Number, kind: CollectiveKind =
             rate = rate * np.clip(np.maximum(members - 1, 1) / max(tier.size - 1, 1), 0, 1)
         elif tier.topology == "bus":  # staged through host memory: every byte crosses the bridge twice
             rate = rate / 2
-        bandwidth = np.where(used, np.minimum(bandwidth, rate * inside), bandwidth)
+        away = rate * inside if index == 0 else _leaving_rate(machine, index, leaving, rate, inside)
+        bandwidth = np.where(used, np.minimum(bandwidth, away), bandwidth)
         outer = np.where(used & (index > 0), np.minimum(outer, rate), outer)
         if tier.in_network_reduction and index == 0:
             whole = members >= ranks_a
@@ -113,6 +118,21 @@ def link_rate(machine: Machine, index: int, kind: CollectiveKind, ranks: Number,
 
         return rate / congestion(machine, kind, ranks, stride)
     return rate / (tier.oversubscription if index else 1.0)
+
+
+def _leaving_rate(
+    machine: Machine, index: int, leaving: Leaving | None, rate: Number, members: NDArray[np.float64]
+) -> Number:
+    """What of a ring goes from one group of the tier inside to the next, which holds so many of its ranks [byte/s].
+
+    Each of them has the `rate` of this tier: all at once, or as `leaving` says.
+    """
+    if leaving is None:
+        return rate * members
+    tier, inner = machine.tiers[index], machine.tiers[0]
+    card = np.asarray(rate) * (max(tier.card_bytes_per_s, tier.bytes_per_s) / tier.bytes_per_s)
+    link = inner.bytes_per_s * machine.efficiency[0]
+    return leaving(NodeExit(members=members, device_bytes_per_s=rate, card_bytes_per_s=card, link_bytes_per_s=link))
 
 
 def _beyond_node(machine: Machine, index: int) -> bool:
@@ -198,15 +218,17 @@ def _fitted_seconds(work: Collective, machine: Machine, fit: Fit) -> Number:
 
 
 def _known(
-    asked: Callable[[Machine, Number, Number, CollectiveKind], _Answer], machine: Machine, work: Collective
+    asked: Callable[[Machine, Number, Number, CollectiveKind, Leaving | None], _Answer],
+    machine: Machine,
+    work: Collective,
 ) -> _Answer:
     """What is asked of a collective's group, which a machine keeps where groups are few."""
     ranks, stride = np.asarray(work.ranks, dtype=float), np.asarray(work.stride, dtype=float)
     if ranks.size * stride.size > _FEW:
-        return asked(machine, ranks, stride, work.kind)
-    key = (asked, work.kind, ranks.shape, ranks.tobytes(), stride.shape, stride.tobytes())
+        return asked(machine, ranks, stride, work.kind, work.leaving)
+    key = (asked, work.kind, work.leaving, ranks.shape, ranks.tobytes(), stride.shape, stride.tobytes())
     if key not in machine.groups:
-        machine.groups[key] = asked(machine, ranks, stride, work.kind)
+        machine.groups[key] = asked(machine, ranks, stride, work.kind, work.leaving)
     return cast(_Answer, machine.groups[key])
 
 
@@ -251,8 +273,9 @@ def send_seconds(size_bytes: Number, stride: Number, machine: Machine) -> Number
 
 
 def group_sizes(
-    machine: Machine, ranks: Number, stride: Number, kind: CollectiveKind = CollectiveKind.ALL_REDUCE
-) -> dict[str, Number]:
+    machine: Machine, ranks: Number, stride: Number, kind: CollectiveKind = CollectiveKind.ALL_REDUCE,
+    leaves: Leaving | None = None,
+) -> dict[str, Number]:  # fmt: skip
     """How a group of `ranks` devices, `stride` apart, lies on the network, in the sizes of the collective mechanism.
 
     `nodes` it spans [1]; rate of the inner link, what the network beyond it sustains per device, and what it sustains
@@ -285,7 +308,8 @@ def group_sizes(
         rate = link_rate(machine, index, kind, ranks_a, stride_a)
         held = ranks_a / joined  # ranks in one group of the tier inside, which leave it together
         network = np.where(crossed, np.minimum(network, rate) if index > 1 else rate, network)
-        leaving = np.where(crossed, np.minimum(leaving, rate * held) if index > 1 else rate * held, leaving)
+        away = _leaving_rate(machine, index, leaves, rate, held)
+        leaving = np.where(crossed, np.minimum(leaving, away) if index > 1 else away, leaving)
         wait = max(wait, tier.latency_s)
         slowest = np.where(crossed, wait, slowest)
         hops = joined - np.where(above > 1, above, 0.0)

@@ -157,7 +157,8 @@ def _outer(row: store.TableRow, node: int) -> tuple[Tier, ...]:
     rate = kind.bandwidth.value / node if own is None else own
     over = float(row["oversubscription"])
     whole = _tier(kind.name, _UNREACHED, rate, kind.latency, row)
-    whole = replace(whole, in_network_reduction=row["in_network_reduction"] == "yes")
+    shared = kind.bandwidth.value if kind.bandwidth.value > rate else 0.0
+    whole = replace(whole, in_network_reduction=row["in_network_reduction"] == "yes", card_bytes_per_s=shared)
     if not row["leaf_devices"]:
         return (replace(whole, oversubscription=over),)
     leaf = replace(whole, name=f"{kind.name} leaf", size=int(row["leaf_devices"]))

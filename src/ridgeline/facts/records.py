@@ -85,7 +85,8 @@ class Tier:
     """One level of a cluster's network: groups of `size` devices joined by `link`.
 
     `topology` is 'switch', 'ring', 'mesh' (fully connected, the link's bandwidth shared by the
-    peers), 'torus' or 'bus' (one shared host bridge). `bytes_per_s` is one way, per device.
+    peers), 'torus' or 'bus' (one shared host bridge). `bytes_per_s` is one way, per device, when all send at once; a
+    device that sends alone has its network card's `card_bytes_per_s`, where several share one (0: the same).
     `oversubscription` divides it for traffic that crosses the tier above its first switch.
     """
 
@@ -97,6 +98,7 @@ class Tier:
     oversubscription: float = 1.0
     in_network_reduction: bool = False
     fact: Fact | None = None
+    card_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ def context_exchange(op: AttentionOp, layout: Layout, precision: Precision, *, q
                         stride=layout.tp,
                         repeats=one.repeats,
                         hidden_behind="attention" if one.hidden else "",
+                        leaving=one.leaving,
                     )
                     continue
                 moved = np.where(ranks > 1, 1.0, 0.0)

@@ -13,6 +13,7 @@ from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective, CollectiveKind, Gemm, Layout, Phase, Work
 from ridgeline.plan.sampling import Division
+from ridgeline.seams.context import own_card
 
 PATCHED = frozenset({"patches", "borders"})
 """Exchanges of devices that hold parts of a picture, which may be a step old."""
@@ -83,7 +84,7 @@ def exchanges(
             found.append(
                 Collective(
                     name="ring", phase=Phase.FORWARD, kind=CollectiveKind.ALL_GATHER, bytes=2.0 * size * by.ring,
-                    ranks=by.ring, stride=by.ulysses * by.tensor, hidden_behind="attention",
+                    ranks=by.ring, stride=by.ulysses * by.tensor, hidden_behind="attention", leaving=own_card,
                 )
             )  # fmt: skip
         if by.patches > 1:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.seams.context import ContextStyle, context_style
+from ridgeline.seams.context import ContextStyle, Leaving, context_style
 from ridgeline.seams.registry import each_name
 
 Number = float | NDArray[Any]
@@ -170,7 +170,8 @@ class Collective:
     """A collective over `ranks` ranks that are `stride` devices apart.
 
     `hidden_behind` names the work it may overlap with: '' none (exposed), 'attention' (ring context
-    parallel), 'gemm' (pipelined tensor parallel, when the layout asks for it).
+    parallel), 'gemm' (pipelined tensor parallel, when the layout asks for it). `leaving` as of
+    `seams.context.Exchange`: over which network cards ranks of a node reach the next.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Collective:
     repeats: float = 1.0
     hidden_behind: str = ""
     hidden: Number = 1  # 0 or 1: whether it does hide there
+    leaving: Leaving | None = None
 
 
 Work = Gemm | Attention | Stream | Collective

@@ -6,10 +6,11 @@ of a head's query and value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.seams.registry import technique
@@ -23,11 +24,35 @@ Number = float | NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeExit:
+    """The way from a node to the next for the `members` of a group that it holds [byte/s]; numbers, or arrays.
+
+    `device_bytes_per_s` is a device's share of the network when all send, `card_bytes_per_s` one network card alone,
+    `link_bytes_per_s` a device's link to others of its node.
+    """
+
+    members: Number
+    device_bytes_per_s: Number
+    card_bytes_per_s: Number
+    link_bytes_per_s: Number
+
+
+Leaving = Callable[[NodeExit], Number]
+
+
+def own_card(node: NodeExit) -> Number:
+    """What one device sends to the next node over its own card, while others of its group send nothing [byte/s]."""
+    return np.minimum(node.card_bytes_per_s, np.asarray(node.device_bytes_per_s) * node.members)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exchange:
     """A collective of context-parallel ranks around one attention.
 
     `kind` is 'all_gather', 'reduce_scatter' or 'all_to_all', `size_bytes` the whole buffer of one rank [byte] and
     `repeats` how often it is done. With `hidden` it runs beside the attention, in as many pieces as there are ranks.
+    `leaving` says at which rate what a node's ranks hand on reaches the next node [byte/s]; None over all their cards
+    at once, as a collective's library does. A ring of messages has `own_card`.
     """
 
     name: str
@@ -35,6 +60,7 @@ class Exchange:
     size_bytes: Number
     repeats: float = 1.0
     hidden: bool = False
+    leaving: Leaving | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

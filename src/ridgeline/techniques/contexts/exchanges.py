@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ridgeline.seams.context import Attended, ContextStyle, Exchange, Layouts, Number
+from ridgeline.seams.context import Attended, ContextStyle, Exchange, Layouts, Number, own_card
 
 
 def _keys_and_values_bytes(one: Attended) -> Number:
@@ -22,7 +22,10 @@ def _keys_and_values_bytes(one: Attended) -> Number:
 
 @dataclass(frozen=True, kw_only=True)
 class Ring(ContextStyle):
-    """Ring attention: keys and values go from rank to rank, each passing under attention to those before it."""
+    """Ring attention: keys and values go from rank to rank, each passing under attention to those before it.
+
+    One rank of a node sends to the next node, over its own network card; the others' cards carry nothing of this ring.
+    """
 
     key: ClassVar[str] = "ring"
     source: ClassVar[tuple[str, ...]] = ("ring-attention-2023",)
@@ -36,7 +39,7 @@ class Ring(ContextStyle):
     def exchanges(self, attended: Attended, *, backward: bool) -> Iterable[Exchange | Layouts]:
         """All other shards of keys and values, and backward their gradients too, beside the attention."""
         size = (2.0 if backward else 1.0) * _keys_and_values_bytes(attended) * attended.ranks
-        yield Exchange(name="ring", kind="all_gather", size_bytes=size, hidden=True)
+        yield Exchange(name="ring", kind="all_gather", size_bytes=size, hidden=True, leaving=own_card)
 
 
 @dataclass(frozen=True, kw_only=True)

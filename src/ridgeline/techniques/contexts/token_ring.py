@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ridgeline.seams.context import Attended, ContextStyle, Exchange, Layouts
+from ridgeline.seams.context import Attended, ContextStyle, Exchange, Layouts, own_card
 from ridgeline.seams.setting import Setting
 
 _FP32_BYTES = 4.0
@@ -56,4 +56,4 @@ class TokenRing(ContextStyle):
         if backward:
             each = np.asarray((one.qk_dim + one.v_dim) * width + 2.0 * _FP32_BYTES)
         size = one.tokens * one.heads / np.asarray(one.tensor) * each * one.ranks
-        yield Exchange(name="token_ring", kind="all_gather", size_bytes=size, hidden=True)
+        yield Exchange(name="token_ring", kind="all_gather", size_bytes=size, hidden=True, leaving=own_card)

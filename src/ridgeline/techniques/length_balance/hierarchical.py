@@ -19,11 +19,11 @@ class Hierarchical(LengthBalance):
     """Zeppelin: long sequences over machines, middle ones within one, short ones on one rank; the rest laid out evenly.
 
     In each micro-batch a sequence stays on one rank if its attention takes no longer there than an even share of all
-    attention; else it has a machine, or as many machines as that takes. The widest go first, then the costliest, to
-    where attention is free the soonest; a rank's attentions run one after another. Products and norms know nothing of
-    sequences: tokens move to where all ranks have as many, and back, in each layer, and then take the same time
-    everywhere. Left out: the routing of a machine's traffic over all its network cards (attention between machines is
-    priced as the plan's exchange is), and overlap of the queues of one rank.
+    attention; else it has a machine, or as many machines as that takes, up to the number for which the micro-batch is
+    the quickest. The widest go first, then the costliest, to where attention is free the soonest; a rank's attentions
+    run one after another. Products and norms know nothing of sequences: tokens move to where all ranks have as many,
+    and back, in each layer, and then take the same time everywhere. Its routing over all network cards of a machine is
+    the plan's exchange `routed-ring`. Left out: overlap of the queues of one rank.
     """
 
     key: ClassVar[str] = "zeppelin"
@@ -39,11 +39,18 @@ class Hierarchical(LengthBalance):
             least = int(tokens.argmin())
             held[least].append(place)
             tokens[least] += lengths[place]
-        return LengthDivision(rounds=tuple(self._round(lengths, part, costs) for part in held if part))
+        return LengthDivision(rounds=tuple(self._best(lengths, part, costs) for part in held if part))
 
-    def _round(self, lengths: Floats, part: list[int], costs: SequenceCosts) -> Round:
+    def _best(self, lengths: Floats, part: list[int], costs: SequenceCosts) -> Round:
+        """The quickest of the divisions that give one sequence a machine, two, four, ... at most."""
         node = min(costs.node, costs.ranks)
         levels = [1, *range(node, costs.ranks + 1, node)] if node > 1 else list(range(1, costs.ranks + 1))
+        most = sorted({*(2**power for power in range(1, len(levels).bit_length())), len(levels)})
+        rounds = [self._round(lengths, part, costs, levels[:count]) for count in most if count <= len(levels)]
+        return min(rounds, key=lambda one: float(self.step_seconds(lengths, (one,), costs)[0]))
+
+    def _round(self, lengths: Floats, part: list[int], costs: SequenceCosts, levels: list[int]) -> Round:
+        node = min(costs.node, costs.ranks)
         even_s = sum(self._attention_s(float(lengths[place]), 1, costs) for place in part) / costs.ranks
         items = []
         for place in part:
