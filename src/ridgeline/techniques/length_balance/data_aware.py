@@ -13,12 +13,15 @@ from ridgeline.seams.length_balance import Floats, LengthBalance, LengthDivision
 from ridgeline.seams.technique import param
 from ridgeline.techniques.length_balance.packed import best_fit, least_degree
 
+_Item = tuple[int, tuple[int, ...], bool]  # ranks, sequences by their places, whether activations move
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataAware(LengthBalance):
     """ByteScale: hybrid data parallelism, whose ranks share long sequences and take short ones alone, balanced by time.
 
-    A sequence has the fewest ranks, of any number, that hold it and take no longer than an even share of the step. With
+    A sequence has the fewest ranks, of any number, that hold it and take no longer than an even share of the step, up
+    to the number for which the step is the quickest: a ring over many machines may take longer than it saves. With
     `offload` the part r of its activations waits in host memory that goes there and back beside its computation,
     r = seconds(s, d) / moved(s / d) at most 1, so that (1 - r) s / d tokens must fit. Short ones are packed into what
     one rank holds. The longest in time go first, each to the adjoining ranks that are free the soonest; nobody waits
@@ -39,12 +42,20 @@ class DataAware(LengthBalance):
         least = [self._needed(float(lengths[place]), costs) for place in long]
         work = sum(float(costs.seconds(lengths[place], one)) * one for place, one in zip(long, least, strict=True))
         even_s = (work + float(costs.seconds(lengths[short], 1).sum())) / costs.ranks
-        items = [
-            self._spread(int(place), float(lengths[place]), one, even_s, costs)
-            for place, one in zip(long, least, strict=True)
-        ]
-        for pack in best_fit(lengths[short], costs.tokens) if len(short) else []:
-            items.append((1, tuple(short[pack].tolist()), False))
+        packs = best_fit(lengths[short], costs.tokens) if len(short) else []
+        alone: list[_Item] = [(1, tuple(short[pack].tolist()), False) for pack in packs]
+        caps = [2**power for power in range((costs.ranks - 1).bit_length() + 1)] if len(long) else [1]
+        found = []
+        for most in sorted({min(max(cap, *least, 1), costs.ranks) for cap in caps}) if len(long) else [1]:
+            spread = [
+                self._spread(int(place), float(lengths[place]), range(one, most + 1), even_s, costs)
+                for place, one in zip(long, least, strict=True)
+            ]
+            found.append(self._placed([*spread, *alone], lengths, costs))
+        return min(found, key=lambda one: float(self.step_seconds(lengths, one.rounds, costs).sum()))
+
+    def _placed(self, items: list[_Item], lengths: Floats, costs: SequenceCosts) -> LengthDivision:
+        """The longest in time first, each to the adjoining ranks that are free the soonest."""
         times = [float(costs.seconds(lengths[list(held)], ranks).sum()) for ranks, held, _ in items]
         ready, groups = np.zeros(costs.ranks), []
         for place in np.argsort([-taken for taken in times], kind="stable").tolist():
@@ -66,11 +77,9 @@ class DataAware(LengthBalance):
                 return ranks
         return whole
 
-    def _spread(
-        self, place: int, length: float, needed: int, even_s: float, costs: SequenceCosts
-    ) -> tuple[int, tuple[int, ...], bool]:
+    def _spread(self, place: int, length: float, allowed: range, even_s: float, costs: SequenceCosts) -> _Item:
         """Ranks of one long sequence: as few as hold it and take no longer than an even share; whether it moves."""
-        degrees = np.arange(needed, costs.ranks + 1)
+        degrees = np.array(allowed)
         taken = costs.seconds(length, degrees)
         quick = np.flatnonzero(taken <= even_s)
         ranks = int(degrees[quick[0] if len(quick) else taken.argmin()])
