@@ -6,7 +6,7 @@ judges' file names as `source` (a checkout, a program). It raises where the file
 
 from __future__ import annotations
 
-NOT_A_PARSER = frozenset({"tgi"})
+NOT_A_PARSER = frozenset({"dynamo", "tgi"})
 """Targets judged by something else than what the program itself runs on the file."""
 
 STRICT = """
