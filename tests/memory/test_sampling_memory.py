@@ -109,8 +109,8 @@ def test_flux_in_16_bits_does_not_fit_12_gb(capsys: pytest.CaptureFixture[str], 
 def test_names_of_people_and_tables_are_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["predict", write(tmp_path, "sdxl", "1xRTX-4090"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "stable-diffusion-xl"
-    assert run(["predict", "sdxl", "--on", "1xRTX-4090"]) == 2
-    assert "missing: width, height, steps" in capsys.readouterr().err
+    assert run(["predict", "sdxl", "--on", "1xRTX-4090"]) == 0
+    assert "assumed: width 1024, height 1024, steps 50" in capsys.readouterr().out
     assert run(["predict", "sdxl", "--serve", "--on", "1xRTX-4090"]) == 2
     assert "stable-diffusion-xl makes pictures" in capsys.readouterr().err
 

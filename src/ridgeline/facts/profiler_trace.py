@@ -6,11 +6,10 @@ import codecs
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ridgeline.errors import InputError
-from ridgeline.facts.user_files import MIB, FileKind, regular_or_pipe
+from ridgeline.facts.user_files import MIB, FileKind, open_user_file
 
 MOST_BYTES = 16 * 1024 * MIB
 _KIND = FileKind(what="a profiler's trace", most_bytes=MOST_BYTES, streams=True, packed=True)
@@ -26,18 +25,11 @@ def trace_events(path: str, *, field: str | None = None) -> Iterator[Mapping[str
     A trace is an object with `traceEvents`, or a list of events whose closing bracket may be missing, as Chrome
     allows. Raises `InputError` with file, line and character for what is damaged, and beyond 16 GiB unpacked.
     """
-    try:
-        regular_or_pipe(path, _KIND, field)
-        with Path(path).open("rb") as stream:
-            text = _Text(_plain(iter(lambda: stream.read(_PIECE_BYTES), b""), path), path)
-            yield from _events(text)
-            if text.peek():
-                text.fail("is no JSON: it goes on after its end")
-    except FileNotFoundError:
-        raise InputError("no such file", file=path, field=field) from None
-    except (OSError, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"cannot be read: {reason}", file=path, field=field) from None
+    with open_user_file(path, _KIND, field=field) as (stream, _):
+        text = _Text(_plain(iter(lambda: stream.read(_PIECE_BYTES) or b"", b""), path), path)
+        yield from _events(text)
+        if text.peek():
+            text.fail("is no JSON: it goes on after its end")
 
 
 def _plain(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:

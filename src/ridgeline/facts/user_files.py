@@ -11,6 +11,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,24 +105,28 @@ def read_user_file(path: str | Path, kind: FileKind, *, field: str | None = None
 
     `field` is the word or flag that gave the path, where an error should name it.
     """
+    with open_user_file(path, kind, field=field) as (stream, again):
+        return _bounded(_pieces(stream), kind, str(path), again=again)
+
+
+@contextmanager
+def open_user_file(
+    path: str | Path, kind: FileKind, *, field: str | None = None
+) -> Iterator[tuple[io.RawIOBase, bool]]:
+    """A file's bytes as a stream, for who reads it in pieces and bounds them, and whether it can be read again.
+
+    Raises `InputError` naming the file for what cannot be opened, read or unpacked.
+    """
     name = str(path)
     try:
         again = _again(os.stat(path), kind, name, field)
         with Path(path).open("rb", buffering=0) as stream:
-            return _bounded(_pieces(stream), kind, name, again=again)
+            yield stream, again
     except FileNotFoundError:
         raise InputError("no such file", file=name, field=field) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"cannot be read: {reason}", file=name, field=field) from None
-
-
-def regular_or_pipe(path: str | Path, kind: FileKind, field: str | None = None) -> None:
-    """Raises `InputError` for a folder or a device, and `OSError` for a path that is not there."""
-    try:
-        _again(os.stat(path), kind, str(path), field)
-    except ValueError as error:
-        raise InputError(f"cannot be read: {error}", file=str(path), field=field) from None
 
 
 def as_user_file(raw: bytes, kind: FileKind, name: str) -> UserFile:
