@@ -1,0 +1,154 @@
+"""How wrong is `check --blind` on sources that nothing here was made with? Answers benchmarks/unseen, and tells.
+
+    PYTHONPATH=src nice python benchmarks/bench_strangers.py [--only serving ...] [--first] [--page] [--unseal]
+
+Each open table is answered row by row in this process. Answers are kept as they come in `--keep` (a folder), a file for
+each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
+the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
+beside this file from the first answers and those kept of this commit. Tables that are sealed are opened only with
+`--unseal`, once, at the end. RL rows are counted, not answered: post-training is no workload of `check`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from strangers_page import page
+
+from ridgeline.report.as_json import as_value
+from ridgeline.search.complete import complete
+from ridgeline.validate.check import Checker
+from ridgeline.validate.rows import read
+
+HERE = Path(__file__).parent
+UNSEEN = HERE / "unseen"
+FIRST = UNSEEN / "first-answers.tsv.gz"
+PAGE = HERE / "strangers.md"
+TABLES = ("training", "memory", "offload", "diffusion", "serving")
+UNANSWERED = ("rl",)
+COLUMNS = (
+    "table", "id", "commit", "status", "measured", "predicted", "low", "high", "evidence", "rung", "device", "engine",
+    "reason",
+)  # fmt: skip
+_NUMBERS = ("measured", "predicted", "low", "high")
+
+Answer = dict[str, Any]
+
+
+def commit() -> str:
+    """The commit of this checkout, with `-changed` when its program differs from it."""
+    said = ["git", "-C", str(HERE)]
+    name = subprocess.run([*said, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True).stdout
+    dirty = subprocess.run([*said, "diff", "--quiet", "HEAD", "--", "../src"], check=False).returncode
+    return name.strip() + ("-changed" if dirty else "")
+
+
+def tables(only: list[str], side: str) -> list[tuple[str, Path]]:
+    """Names and files of the tables of one side, `open` or `sealed`."""
+    return [(name, UNSEEN / f"{name}-{side}.tsv") for name in only or TABLES]
+
+
+def kept(path: Path) -> list[Answer]:
+    """Answers of a file with a line each; a line that a killed run broke off is left out."""
+    found = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return found
+
+
+def answered(path: Path, store: Path) -> Iterator[Answer]:
+    """Every row of a table answered, those before it in `store` without asking again."""
+    table = read(path)
+    before = kept(store)
+    store.write_text("".join(json.dumps(row) + "\n" for row in before), encoding="utf-8")
+    yield from before
+    checker = Checker(completer=complete, blind=True)
+    with store.open("a", encoding="utf-8") as out:
+        for place, row in enumerate(table.rows[len(before) :], start=len(before) + 1):
+            answer = dict(as_value(checker.answer(row, table)))
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+            print(f"\r{path.name} {place}/{len(table.rows)}", end="", file=sys.stderr)
+            yield answer
+    print(file=sys.stderr)
+
+
+def first_answers() -> dict[tuple[str, str], Answer]:
+    """The committed first answers by table and row; numbers are floats, what is empty is None."""
+    if not FIRST.exists():
+        return {}
+    with gzip.open(FIRST, "rt", encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+    for row in rows:
+        row |= {name: _number(row[name]) for name in _NUMBERS}  # type: ignore[misc]
+    return {(row["table"], row["id"]): dict(row) for row in rows}
+
+
+def _number(cell: str) -> float | str | None:
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        return cell  # 'fits' and 'OOM'
+
+
+def write_first(rows: list[tuple[str, Answer]], at: str) -> None:
+    """First answers with those that are written already; the same bytes for the same answers."""
+    known = first_answers()
+    again = [answer["id"] for table, answer in rows if (table, answer["id"]) in known]
+    if again:
+        sys.exit(f"{len(again)} rows have a first answer, {again[0]} is one: the first is written once")
+    known |= {(table, row["id"]): row | {"table": table, "commit": at} for table, row in rows}
+    text = io.StringIO()
+    print("\t".join(COLUMNS), file=text)
+    for row in known.values():
+        print("\t".join(_cell(row.get(name)) for name in COLUMNS), file=text)
+    FIRST.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else " ".join(str(value).split())
+
+
+def main() -> None:
+    """Answers, keeps, and writes what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], choices=TABLES)
+    parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "ridgeline-strangers")
+    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--unseal", action="store_true")
+    given = parser.parse_args()
+    os.nice(5)
+    given.keep.mkdir(parents=True, exist_ok=True)
+    at, side = commit(), "sealed" if given.unseal else "open"
+    rows: list[tuple[str, Answer]] = []
+    for name, path in tables(given.only, side):
+        store = given.keep / f"{at}-{name}-{side}.jsonl"
+        rows += ((name, answer) for answer in (kept(store) if given.page else answered(path, store)))
+    if given.first:
+        write_first(rows, at)
+    if given.page:
+        now = {(name, row["id"]): row for name, row in rows}
+        asked = [(name, read(path)) for name, path in tables([*TABLES, *UNANSWERED], side)]
+        PAGE.write_text(page(asked, first_answers(), now, at), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

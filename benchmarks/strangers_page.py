@@ -1,0 +1,214 @@
+"""The page of `bench_strangers.py`: first answers beside those of now, by metric and by group."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ridgeline.validate.rows import Row, TruthTable
+
+Answer = Mapping[str, Any]
+Key = tuple[str, str]
+Asked = dict[Key, Row]
+
+GROUPS = (
+    ("TPOT", "serving", r"tpot_"),
+    ("TTFT", "serving", r"ttft_"),
+    ("ITL", "serving", r"itl_"),
+    ("output tokens/s", "serving", r"output_tok_s|decode_tok_s"),
+    ("prompt tokens/s", "serving", r"prefill_tok_s"),
+    ("other throughput", "serving", r".*(tok_s|samples_s|req_s|throughput)"),
+    ("latency", "serving", r".*latency|e2e"),
+    ("memory of serving", "serving", r"memory"),
+    ("training step", "training", r"step_time"),
+    ("training throughput", "training", r""),
+    ("memory of training", "memory", r""),
+    ("offload", "offload", r""),
+    ("pictures", "diffusion", r"latency"),
+    ("memory of pictures", "diffusion", r"memory"),
+    ("post-training (RL)", "rl", r""),
+)
+"""Name of a group of metrics, table, and what its metrics begin with; the first that fits is a row's."""
+
+LIMITS = {
+    "TPOT": 0.12, "TTFT": 0.22, "output tokens/s": 0.12, "prompt tokens/s": 0.12, "other throughput": 0.12,
+    "training step": 0.13, "training throughput": 0.13, "memory of serving": 0.08, "memory of training": 0.08,
+    "offload": 0.25,
+}  # fmt: skip
+"""Largest median error that is aimed at [1]."""
+
+FEWEST = 3  # answered rows of a group that has a line of its own
+WORST = 20
+_LONG = 150
+
+TITLE = """# Sources that nothing here was made with
+
+Rows of [unseen](unseen/README.md), answered by `ridgeline check --blind`: nothing is used that a row does not say.
+**First** is the answer of commit {first}, before anything was changed because of these rows, whatever was refused or
+misread; **now** is that of commit {now}. Rows of confidence `low` are not counted. A row is answered or refused;
+*error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of predicted / measured - 1,
+*p90* the 90th percentile of the error, *inside* the share of measured values in the 80 % interval, *width* the
+median of its high / low. Post-training rows stand unanswered: `check` has no such workload yet.
+
+Written by `bench_strangers.py --page`; first answers are in `unseen/first-answers.tsv.gz`.
+"""
+
+_FIGURES = "error | bias | p90 | inside | width"
+_HEAD = f"| {{what}} | rows | answered | {_FIGURES} | now: answered | {_FIGURES} |"
+_RULE = "|---|" + "---|" * 13
+
+
+def group_of(table: str, metric: str) -> str:
+    """The group of metrics that a row is counted in."""
+    return next(name for name, of, begins in GROUPS if of == table and re.match(begins, metric))
+
+
+def page(
+    asked: Iterable[tuple[str, TruthTable]], first: Mapping[Key, Answer], now: Mapping[Key, Answer], at: str
+) -> str:
+    """The whole page in Markdown."""
+    rows = {
+        (name, row.id): row for name, table in asked for row in table.rows if row.text("confidence").casefold() != "low"
+    }
+    groups: dict[str, list[Key]] = defaultdict(list)
+    for (name, id_), row in rows.items():
+        groups[group_of(name, row.text("metric"))].append((name, id_))
+    commits = sorted({str(answer["commit"]) for answer in first.values()})
+    parts = [TITLE.format(first=", ".join(commits), now=at), "## By metric", _by_metric(groups, first, now)]
+    parts += ["## Largest misses", _worst(groups, rows, first, now)]
+    for what, key in _kinds(rows, now).items():
+        parts += [f"## By {what}", _by(what, key, groups, first, now)]
+    parts += ["## Refused", _refused(rows, first, now), *_sources(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _kinds(rows: Asked, now: Mapping[Key, Answer]) -> dict[str, Callable[[Key], str]]:
+    """How rows are grouped: a name, and the group of a row."""
+
+    def said(field: str, *cells: str) -> Callable[[Key], str]:
+        def of(key: Key) -> str:
+            known = now.get(key, {}).get(field)
+            return str(known or next(filter(None, map(rows[key].text, cells)), "not stated"))
+
+        return of
+
+    return {
+        "rung of evidence": lambda key: str(now.get(key, {}).get("rung") or said("evidence")(key)),
+        "source": lambda key: rows[key].source,
+        "device": said("device", "hardware", "gpu"),
+        "engine": said("engine", "engine"),
+    }
+
+
+def _by_metric(groups: Mapping[str, list[Key]], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
+    lines = [_HEAD.format(what="metric (limit of the error)"), _RULE]
+    for name, _, _ in GROUPS:
+        if name in groups:
+            limit = f" ({LIMITS[name]:.0%})" if name in LIMITS else ""
+            lines.append(_line(name + limit, groups[name], first, now))
+    return "\n".join(lines)
+
+
+def _by(
+    what: str,
+    key: Callable[[Key], str],
+    groups: Mapping[str, list[Key]],
+    first: Mapping[Key, Answer],
+    now: Mapping[Key, Answer],
+) -> str:
+    lines = [_HEAD.format(what=f"metric, {what}"), _RULE]
+    for name, _, _ in GROUPS:
+        parts: dict[str, list[Key]] = defaultdict(list)
+        for each in groups.get(name, ()):
+            parts[key(each)].append(each)
+        for part, keys in sorted(parts.items()):
+            if len(_scored(keys, first)) >= FEWEST or len(_scored(keys, now)) >= FEWEST:
+                lines.append(_line(f"{name}, {part}", keys, first, now))
+    return "\n".join(lines)
+
+
+def _line(name: str, keys: Sequence[Key], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
+    cells = [name.replace("|", "/"), str(len(keys)), *_figures(keys, first), *_figures(keys, now)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _scored(keys: Iterable[Key], answers: Mapping[Key, Answer]) -> list[Key]:
+    return [key for key in keys if key in answers and answers[key]["status"] == "scored"]
+
+
+def ratios(keys: Iterable[Key], answers: Mapping[Key, Answer]) -> np.ndarray:
+    """Predicted over measured [1] of the rows that are answered with a number."""
+    found = [answers[key] for key in _scored(keys, answers)]
+    return np.array([row["predicted"] / row["measured"] for row in found if isinstance(row["predicted"], float | int)])
+
+
+def _figures(keys: Sequence[Key], answers: Mapping[Key, Answer]) -> list[str]:
+    """Answered share, median error, bias, 90th percentile, share inside, width."""
+    answered = _scored(keys, answers)
+    share = f"{len(answered)} ({len(answered) / len(keys):.0%})"
+    found = ratios(keys, answers)
+    if not found.size:
+        return [share, "", "", "", "", ""]
+    errors = np.abs(found - 1)
+    ranged = [answers[key] for key in answered if answers[key]["low"] not in (None, "")]
+    inside = [row["low"] <= row["measured"] <= row["high"] for row in ranged]
+    widths = [row["high"] / row["low"] for row in ranged if row["low"] > 0]
+    held = [f"{np.mean(inside):.0%}", f"{np.median(widths):.2f}"] if widths else ["", ""]
+    return [share, f"{np.median(errors):.1%}", f"{np.median(found - 1):+.1%}", f"{np.quantile(errors, 0.9):.0%}", *held]
+
+
+def _worst(groups: Mapping[str, list[Key]], rows: Asked, first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
+    """Metric, source, device and engine whose errors weigh most: answered rows times the median above its limit."""
+    kinds = _kinds(rows, now)
+    parts: dict[str, list[Key]] = defaultdict(list)
+    limit: dict[str, float] = {}
+    for name, keys in groups.items():
+        for key in keys:
+            label = ", ".join((name, *(kinds[kind](key) for kind in ("source", "device", "engine"))))
+            parts[label].append(key)
+            limit[label] = LIMITS.get(name, 0.12)
+    weights = {}
+    for label, keys in parts.items():
+        found = ratios(keys, now)
+        if found.size >= FEWEST:
+            weights[label] = found.size * max(0.0, float(np.median(np.abs(found - 1))) - limit[label])
+    lines = ["Rows answered times what their median error is above the limit, the heaviest first.", ""]
+    lines += [_HEAD.format(what="metric, source, device, engine"), _RULE]
+    heaviest = sorted(weights, key=lambda label: -weights[label])[:WORST]
+    return "\n".join([*lines, *(_line(label, parts[label], first, now) for label in heaviest if weights[label])])
+
+
+def _refused(rows: Asked, first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
+    """Reasons with their rows, first and now; digits and names of a reason are as one row gives them."""
+
+    def reasons(answers: Mapping[Key, Answer]) -> Counter[tuple[str, str]]:
+        return Counter(
+            (key[0], _short(answers[key]["reason"])) for key in rows if answers.get(key, {}).get("status") == "refused"
+        )
+
+    was, is_ = reasons(first), reasons(now)
+    lines = ["| table | reason | first | now |", "|---|---|---|---|"]
+    for table, reason in sorted(was | is_, key=lambda each: (-max(was[each], is_[each]), each)):
+        lines.append(f"| {table} | {reason} | {was[table, reason] or ''} | {is_[table, reason] or ''} |")
+    return "\n".join(lines)
+
+
+def _short(reason: str) -> str:
+    told = " ".join(reason.replace("|", "/").split())
+    told = re.sub(r"; known: .*", "", told)
+    return told if len(told) <= _LONG else told[:_LONG] + "..."
+
+
+def _sources(rows: Asked) -> list[str]:
+    """Titles of the sources that are named by a code."""
+    path = Path(__file__).parent / "unseen" / "sources-serving.tsv"
+    with path.open(encoding="utf-8", newline="") as lines:
+        titles = {row["code"]: row["title"] for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)}
+    named = sorted({row.source for row in rows.values()} & titles.keys())
+    return ["## Sources named by a code", "\n".join(f"- {code}: {titles[code]}" for code in named)]
