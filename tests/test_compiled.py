@@ -7,6 +7,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ Array = np.ndarray[Any, Any]
 def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_compiled", {})
     monkeypatch.setattr(compiled, "_asked_s", {})
+    compiled._twin.cache_clear()
 
 
 @helper
@@ -60,8 +62,9 @@ def _summed(x: Array, out: Array) -> int:
     return len(x)
 
 
-def _pretend(monkeypatch: pytest.MonkeyPatch, *, loaded: bool) -> None:
-    """A compiler that gives the function back, loaded already or not."""
+def _pretend(monkeypatch: pytest.MonkeyPatch, *, loaded: bool, on_disk: bool = True) -> None:
+    """A compiler that gives the function back, loaded already or not, with what it compiled before or without."""
+    monkeypatch.setattr(compiled, "_on_disk", lambda function: on_disk)
     monkeypatch.setattr(compiled, "compiled", lambda function: compiled._compiled.setdefault(function, function))
     monkeypatch.delitem(sys.modules, "numba", raising=False)
     if loaded:
@@ -90,6 +93,25 @@ def test_a_loaded_compiler_is_used_for_less(monkeypatch: pytest.MonkeyPatch) -> 
     assert _summed not in compiled._compiled
     run_on_lists(_summed, (x,), (out,), plain_s=0.0002)
     assert _summed in compiled._compiled
+
+
+def test_what_no_process_has_compiled_waits_until_compiling_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, loaded=True, on_disk=False)
+    x, out = np.ones(1), np.empty(1)
+    run(_divided, 19_990, x, out)  # just under 1 s
+    assert not compiled._compiled
+    run(_divided, 11, x, out)
+    assert list(compiled._compiled) == [_divided]
+
+
+def test_a_compiled_loop_is_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.config.CACHE_DIR", str(tmp_path))
+    compiled._on_disk.cache_clear()
+    assert not compiled._on_disk(_divided)
+    compiled.compiled(_divided)(np.ones(1), np.empty(1))
+    compiled._on_disk.cache_clear()
+    assert compiled._on_disk(_divided)
+    assert not compiled._on_disk(_rooted)
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -59,6 +59,12 @@ def test_serving_is_asked_for_what_its_traffic_has(words: str, unit: str) -> Non
     assert found["limits"]
 
 
+def test_the_highest_rate_does_not_hang_on_how_long_requests_come() -> None:
+    """Twenty requests in ten seconds would all fit the queue of a rate that no device keeps up with."""
+    words = f"{SERVED} --rate 2 --slo ttft=1s,tpot=50ms --prompt 256 --output 32"
+    assert advice(f"{words} --duration 10")["value"] == advice(words)["value"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -34,7 +34,7 @@ class _Layer:
 
 def exactly_placed(problem: PlacementProblem, *, time_limit_s: float = 1.0, **more: Any) -> ExpertPlacement:
     """The better placement and the better bound of `place` and of the exact program, begun at its placement."""
-    best = place(problem, time_limit_s=time_limit_s, **more)
+    best = place(problem, **more)
     if best.gap:
         slots, bound = solve_exactly(problem, best.slots, time_limit_s=time_limit_s)
         best = min(best, evaluate(problem, slots), key=lambda one: one.objective)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import combinations, count, product
 
 import numpy as np
 import pytest
@@ -241,6 +242,18 @@ def test_hidden_groups_are_found(seed: int) -> None:
     answer = place(problem)
     assert answer.traffic_cost == 0.0
     assert answer.gap == 0.0
+
+
+def test_effort_is_counted_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is cut short ends with the same placement on a machine where every look at the clock is an hour."""
+    draw = np.random.default_rng(5)
+    loads, flow = draw.exponential(1.0, (4, 32)), draw.random((3, 32, 32))
+    problem = PlacementProblem(loads=loads, ranks=8, slots_per_rank=4, traffic=flow, inside_cost=1, between_cost=1)
+    short, longer = place(problem, pairs=3e5), place(problem, pairs=3e6)
+    hours = count(step=3600.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(hours))
+    assert np.array_equal(place(problem, pairs=3e5).slots, short.slots)
+    assert longer.objective < short.objective
 
 
 def test_what_cannot_be_placed_is_refused() -> None:

@@ -41,7 +41,8 @@ def advise_serving(
     goal = objective or (GOODPUT if bounds.stated else TIME)
     comes = any(name in asked.traffic for name in _COMING)
     _check(goal, bounds, asked, comes)
-    traffic, fleet, load, said = _traffic(asked, batch, comes)
+    searched = goal == GOODPUT or (goal == DOLLARS and bounds.stated)
+    traffic, fleet, load, said = _traffic(asked, batch, comes, searched)
     lengths = float(np.mean(traffic.prompt_tokens)), float(np.mean(traffic.output_tokens))
     case = ServingCase(
         model=asked.model, cluster=asked.cluster, base=ServedChoice(deployments=fleet), traffic=traffic, bounds=bounds,
@@ -79,10 +80,16 @@ def _base(case: ServingCase) -> TrialOutcome:
 
 
 def _traffic(
-    asked: ServingScenario, batch: int | None, comes: bool
+    asked: ServingScenario, batch: int | None, comes: bool, searched: bool
 ) -> tuple[Traffic, tuple[Any, ...], str, tuple[str, ...]]:
-    """The requests that replays use, the part of the fleet that they are for, and both in words."""
+    """The requests that replays use, the part of the fleet that they are for, and both in words.
+
+    Where the highest rate is searched, a process of arrivals goes on for as long as replays need: the few requests of
+    a short while would all wait in the queue of any rate.
+    """
     words: Mapping[str, Any] = asked.traffic
+    if searched and "trace" not in words:
+        words = {name: value for name, value in words.items() if name not in ("duration", "requests")}
     fleet = asked.deployments
     if "concurrency" in words:
         traffic, said = asked_traffic(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,18 @@ from ridgeline.programs import Floats, Whole
 
 SMALLEST_GAIN = 1e-12  # of the mean load: less is rounding
 EMPTY = -1
+
+
+@dataclass
+class Effort:
+    """Pairs of slots that a search may still compare [1]: counted, so that its answer is the same on every machine."""
+
+    pairs: float
+
+    @property
+    def spent(self) -> bool:
+        """Whether none is left."""
+        return self.pairs <= 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +104,7 @@ def even_out(layer: LayerSlots, start: Whole) -> Whole:
     return slots
 
 
-def exchange(layer: LayerSlots, start: Whole, *, cost: Floats, load_cost: float, deadline: float) -> Whole:
+def exchange(layer: LayerSlots, start: Whole, *, cost: Floats, load_cost: float, effort: Effort) -> Whole:
     """Slots (R, S) after exchanges, each the one that lowers load_cost x fullest load + traffic most.
 
     `cost` (E, R) is that of one replica of each expert on each rank, the other layers given.
@@ -104,8 +115,9 @@ def exchange(layer: LayerSlots, start: Whole, *, cost: Floats, load_cost: float,
     rank_of = np.repeat(np.arange(layer.ranks), layer.slots_per_rank)
     least = SMALLEST_GAIN * (load_cost * float(loads.sum()) / layer.ranks + float(np.abs(cost).max()) + 1e-300)
     for _ in range(10 * slots.size):
-        if time.perf_counter() > deadline:
+        if effort.spent:
             break
+        effort.pairs -= slots.size**2
         members = slots.ravel()
         there = padded[members][:, rank_of]  # (N, N): a slot's expert on the rank of another slot
         moved = there - np.diag(there)[:, None]

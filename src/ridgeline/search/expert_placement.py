@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from ridgeline.errors import InputError, PlanError
 from ridgeline.programs import Floats, Whole, gap
-from ridgeline.search.expert_exchange import LayerSlots, even_out, exchange, fill
+from ridgeline.search.expert_exchange import Effort, LayerSlots, even_out, exchange, fill
 
 
 def replica_counts(loads: Floats, ranks: int, redundant: int) -> Whole:
@@ -86,6 +86,7 @@ def _kept(flow: Floats, partners: int) -> float:
 
 
 SWEEPS = 20  # over all layers; each ends early when no exchange helps
+PAIRS = 2.5e7  # of slots compared, about a second of one core
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,14 +240,14 @@ def lower_bound(problem: PlacementProblem) -> float:
     return least
 
 
-def place(problem: PlacementProblem, *, time_limit_s: float = 1.0, kicks: int = 20) -> ExpertPlacement:
+def place(problem: PlacementProblem, *, pairs: float = PAIRS, kicks: int = 20) -> ExpertPlacement:
     """A placement of little cost, with its proven bound.
 
     Parameters
     ----------
-    time_limit_s : float [s]
-        For exchanges that weigh traffic. Reached only by large problems; the answer then depends on the machine's
-        speed.
+    pairs : float [1]
+        Pairs of slots that exchanges may compare where traffic is weighed; only large problems reach the limit. What
+        is counted is work, not time, so that the answer is the same on every machine.
     kicks : int [1]
         With traffic: how often some slots of the best placement are exchanged at random and it is improved anew.
 
@@ -254,19 +255,19 @@ def place(problem: PlacementProblem, *, time_limit_s: float = 1.0, kicks: int = 
     Evidence: derived.
     """
     began = time.perf_counter()
-    deadline = began + time_limit_s
+    effort = Effort(pairs)
     starts = [_balanced(problem, np.arange(problem.ranks))]
     if problem.moves:
         for ranks in _rank_sets(problem):
             even = _balanced(problem, ranks)
             starts += [even, _by_affinity(problem, even, ranks)]
-        starts = [_descended(problem, start, deadline) for start in starts]
+        starts = [_descended(problem, start, effort) for start in starts]
     best = min((evaluate(problem, start) for start in starts), key=lambda one: one.objective)
     draw = np.random.default_rng(0)
     for _ in range(kicks if problem.moves else 0):
-        if not best.gap or time.perf_counter() > deadline:
+        if not best.gap or effort.spent:
             break
-        kicked = _descended(problem, _kicked(best.slots, draw), deadline)
+        kicked = _descended(problem, _kicked(best.slots, draw), effort)
         best = min(best, evaluate(problem, kicked), key=lambda one: one.objective)
     return replace(best, elapsed_s=time.perf_counter() - began)
 
@@ -322,8 +323,8 @@ def _by_affinity(problem: PlacementProblem, start: Whole, ranks: Whole) -> Whole
     return found
 
 
-def _descended(problem: PlacementProblem, start: Whole, deadline: float) -> Whole:
-    """Exchanges within one layer after another until none of a whole sweep helps or the time is over (L, R, S)."""
+def _descended(problem: PlacementProblem, start: Whole, effort: Effort) -> Whole:
+    """Exchanges within one layer after another until none of a whole sweep helps or the effort is spent (L, R, S)."""
     slots, experts = start.copy(), problem.load.shape[1]
     for _ in range(SWEEPS):
         changed = False
@@ -340,10 +341,10 @@ def _descended(problem: PlacementProblem, start: Whole, deadline: float) -> Whol
                 loads=problem.load[number] / counts, ranks=problem.ranks, slots_per_rank=problem.slots_per_rank
             )
             better = exchange(
-                layer, slots[number], cost=cost / counts[:, None], load_cost=problem.load_cost, deadline=deadline
+                layer, slots[number], cost=cost / counts[:, None], load_cost=problem.load_cost, effort=effort
             )
             changed |= not np.array_equal(better, slots[number])
             slots[number] = better
-        if not changed or time.perf_counter() > deadline:
+        if not changed or effort.spent:
             break
     return slots

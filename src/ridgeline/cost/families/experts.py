@@ -9,35 +9,20 @@ import math
 
 import numpy as np
 
-from ridgeline.compiled import kernel, run
+from ridgeline.compiled import kernel
 from ridgeline.cost.families.gemm import issued, norm4
-from ridgeline.cost.families.routing import STATISTICS, TILE_ROWS, routed
+from ridgeline.cost.families.routing import TILE_ROWS, routed
 from ridgeline.cost.mechanism import Array, formula
 
 _COLUMNS = np.array([64, 128, 256], dtype=np.float64)
 _LARGEST_TILE = 32_768.0  # rows x columns: sums in fp32 in half of an SM's 256 KiB of registers (derived)
 _STATED = 13  # sizes of the formula
-_EXPERTS = 4  # the place of their number among the sizes
-_EXPERTS_A_ROW = 16.0  # whose rows are counted in the time that a product takes
-
-
-@kernel
-def _derive(sizes: Array, derived: Array) -> None:
-    found = np.zeros(STATISTICS)
-    for i in range(sizes.shape[0]):
-        routed(sizes[i, 0], sizes[i, 3], sizes[i, 4], sizes[i, 5], sizes[i, 6], found)
-        for at in range(_STATED):
-            derived[i, at] = sizes[i, at]
-        for at in range(STATISTICS):
-            derived[i, _STATED + at] = found[at]
+_CHOICES = [0, 3, 4, 5, 6]  # where tokens, choices of each, experts, ranks and skew are among the sizes
 
 
 def derive(sizes: Array) -> Array:
     """The stated sizes with the statistics of the rows that reach the rank."""
-    derived = np.empty((len(sizes), _STATED + STATISTICS))
-    rows = int(np.maximum(1.0, sizes[:, _EXPERTS] / _EXPERTS_A_ROW).sum())
-    run(_derive, rows, sizes, derived)
-    return derived
+    return np.concatenate([sizes, routed(np.ascontiguousarray(sizes[:, _CHOICES]))], axis=1)
 
 
 @kernel

@@ -23,12 +23,14 @@ _LIFT, _LIFT_OTHERS = (
     1.0,
 )  # how much the fullest of several ranks exceeds the mean; fitted to draws, see docs/experts.md
 _QUANTILES = 64
+_EXPERTS_A_ROW = 16.0  # whose rows are counted in the time that a product takes
 _LOGARITHMIC = 1e-9  # distance of the exponent from 1 within which the law is 1 / rows
 
 
 @kernel
-def _count(rows: Array, found: Array) -> None:
-    for value in rows:
+def _count(rows: Array, own: int, found: Array) -> None:
+    for index in range(own):
+        value = rows[index]
         if value > 0:
             found[0] += value
             found[1] += 1
@@ -38,30 +40,29 @@ def _count(rows: Array, found: Array) -> None:
 
 
 @kernel
-def _balanced(tokens: int, top_k: int, experts: int, own: int) -> Array:
+def _balanced(tokens: int, top_k: int, experts: int, own: int, rows: Array) -> None:
     """Rows of each of the rank's experts when token i takes experts i, i + E / top_k, i + 2 E / top_k ..."""
     stride = math.ceil(experts / top_k)
-    rows = np.zeros(own)
+    for expert in range(own):
+        rows[expert] = 0.0
     if tokens < stride:
         for token in range(tokens):
             for pick in range(top_k):
                 expert = int(token * stride / tokens + pick * stride) % experts
                 if expert < own:
                     rows[expert] = min(rows[expert] + 1, tokens)
-        return rows
+        return
     for expert in range(own):
         for pick in range(top_k):
             first = (expert - pick * stride) % experts
             if first < tokens:
                 rows[expert] += (tokens - 1 - first) // experts + 1
         rows[expert] = min(rows[expert], tokens)
-    return rows
 
 
 @kernel
-def _spread(rows: Array, rest: float, ceiling: float) -> None:
+def _spread(rows: Array, experts: int, rest: float, ceiling: float) -> None:
     """Adds `rest` rows from the emptiest expert up, or takes them from the fullest down; `rows` is sorted."""
-    experts = rows.size
     at = 0 if rest > 0 else experts - 1
     left = abs(rest)
     while left > 0:
@@ -88,29 +89,29 @@ def _spread(rows: Array, rest: float, ceiling: float) -> None:
 
 
 @kernel
-def _skewed(tokens: float, top_k: float, experts: int, skew: float) -> Array:
+def _skewed(tokens: float, top_k: float, experts: int, skew: float, rows: Array) -> None:
     """Rows of all experts, sorted, at equal quantiles of the truncated power law."""
     total = tokens * top_k
     low, high = (1.0, tokens * 0.8) if total > experts else (0.01, 2.0)
     power = 1.0 - skew
-    rows = np.empty(experts)
+    drawn = 0.0
     for index in range(experts):
         share = (index + 0.5) / experts
         if abs(power) < _LOGARITHMIC:
             rows[index] = low * (high / low) ** share
         else:
             rows[index] = ((high**power - low**power) * share + low**power) ** (1.0 / power)
-    scale = total / rows.sum()
+        drawn += rows[index]
+    scale, placed = total / drawn, 0.0
     for index in range(experts):
         rows[index] = min(tokens, float(np.rint(rows[index] * scale)))
-    _spread(rows, total - rows.sum(), tokens)
-    return rows
+        placed += rows[index]
+    _spread(rows, experts, total - placed, tokens)
 
 
 @kernel
-def _fullest_rank(rows: Array, ranks: int, tokens: float, total: float, found: Array) -> None:
+def _fullest_rank(rows: Array, experts: int, ranks: int, tokens: float, total: float, found: Array) -> None:
     """Statistics of the most loaded of `ranks`: its experts' quantiles are lifted, u -> u^(1/g)."""
-    experts = rows.size
     own = experts // ranks
     lift = ranks ** (1.0 / (1.0 + _LIFT_OTHERS * (own - 1)) ** _LIFT)
     drawn = max(1, _QUANTILES // own)
@@ -135,28 +136,33 @@ def _fullest_rank(rows: Array, ranks: int, tokens: float, total: float, found: A
 
 
 @kernel
-def routed(tokens: float, top_k: float, experts: float, ranks: float, skew: float, found: Array) -> None:
-    """Fills `found` with the statistics of one rank [1]; `skew` 0 is balanced, else the power law's exponent."""
-    for at in range(STATISTICS):
-        found[at] = 0.0
-    count = max(1, int(experts))
-    shared = max(1, min(int(ranks), count))
-    if skew <= 0.0:
-        _count(_balanced(int(tokens), max(1, int(top_k)), count, count // shared), found)
-        return
-    rows = _skewed(tokens, top_k, count, skew)
-    if shared == 1:
-        _count(rows, found)
-    else:
-        _fullest_rank(rows, shared, tokens, tokens * top_k, found)
+def _routed(choices: Array, rows: Array, out: Array) -> None:
+    for i in range(choices.shape[0]):
+        tokens, top_k, count = choices[i, 0], choices[i, 1], max(1, int(choices[i, 2]))
+        shared = max(1, min(int(choices[i, 3]), count))
+        found = out[i]
+        for at in range(STATISTICS):
+            found[at] = 0.0
+        if choices[i, 4] <= 0.0:
+            _balanced(int(tokens), max(1, int(top_k)), count, count // shared, rows)
+            _count(rows, count // shared, found)
+            continue
+        _skewed(tokens, top_k, count, choices[i, 4], rows)
+        if shared == 1:
+            _count(rows, count, found)
+        else:
+            _fullest_rank(rows, count, shared, tokens, tokens * top_k, found)
 
 
-@kernel
-def _reached(sizes: Array, reached: Array) -> None:
-    found = np.zeros(STATISTICS)
-    for i in range(sizes.shape[0]):
-        routed(sizes[i, 0], sizes[i, 1], sizes[i, 2], 1.0, sizes[i, 3], found)
-        reached[i] = found[1]
+def routed(choices: Array) -> Array:
+    """Statistics of one rank (N, `STATISTICS`) [1] for tokens, choices of each, experts, ranks and skew (N, 5).
+
+    A skew of 0 is balanced; any other is the exponent of the power law.
+    """
+    out = np.empty((len(choices), STATISTICS))
+    experts = np.maximum(1.0, choices[:, 2])
+    run(_routed, int((experts / _EXPERTS_A_ROW).sum()), choices, np.empty(int(experts.max(initial=1.0))), out)
+    return out
 
 
 def experts_reached(tokens: Array, top_k: float, experts: float, skew: float) -> Array:
@@ -168,7 +174,6 @@ def experts_reached(tokens: Array, top_k: float, experts: float, skew: float) ->
     [4.0, 66.0, 114.0]
     """
     size = np.maximum(np.asarray(tokens, dtype=np.float64), 1.0)
-    flat = np.stack([np.broadcast_to(np.float64(one), size.shape).ravel() for one in (size, top_k, experts, skew)], 1)
-    reached = np.empty(len(flat))
-    run(_reached, int(size.size * experts), flat, reached)
-    return reached.reshape(size.shape)
+    columns = (size, top_k, experts, 1.0, skew)
+    choices = np.stack([np.broadcast_to(np.float64(one), size.shape).ravel() for one in columns], axis=1)
+    return routed(choices)[:, 1].reshape(size.shape)
