@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -47,11 +48,11 @@ Answer = dict[str, Any]
 
 
 def commit() -> str:
-    """The commit of this checkout, with `-changed` when its program differs from it."""
+    """The commit of this checkout, with `-changed` and a hash when its program differs from it."""
     said = ["git", "-C", str(HERE)]
     name = subprocess.run([*said, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True).stdout
-    dirty = subprocess.run([*said, "diff", "--quiet", "HEAD", "--", "../src"], check=False).returncode
-    return name.strip() + ("-changed" if dirty else "")
+    changed = subprocess.run([*said, "diff", "HEAD", "--", "../src"], capture_output=True, check=True).stdout
+    return name.strip() + (f"-changed-{hashlib.sha256(changed).hexdigest()[:6]}" if changed else "")
 
 
 def tables(only: list[str], side: str) -> list[tuple[str, Path]]:

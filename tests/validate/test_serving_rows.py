@@ -297,7 +297,7 @@ def test_metrics_of_one_run_share_a_key_and_dates_do_not_part_it() -> None:
         ({"metric": "perplexity"}, "no metric of serving"),
         ({"unit": "furlongs"}, "no unit of this metric"),
         ({"scenario": "on a whim"}, "no known way of sending"),
-        ({"scenario": "burst-all-at-once", "metric": "ttft_ms"}, "drain of a queue"),
+        ({"scenario": "burst-all-at-once", "metric": "ttft_ms", "batch_or_concurrency": ""}, "drain of a queue"),
         ({"scenario": "poisson-rate"}, "rate is not stated"),
         ({"scenario": "fixed-concurrency", "batch_or_concurrency": ""}, "users is not stated"),
         ({"n_devices": "6", "tp": "4"}, "no multiple of tp 4"),

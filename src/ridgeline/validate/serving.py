@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,6 +19,7 @@ from ridgeline.facts.benchmark_settings import Run
 from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.engine_options import EngineOptions
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.seams.serving import all_devices, instance_devices
 from ridgeline.serving.capacity import Capacity, workspace_bytes
@@ -90,6 +92,8 @@ class ServedRows:
         found = self._served(job)
         row.positive()
         predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
+        if not math.isfinite(predicted):
+            raise InputError(f"requests of one token have no {job.metric}", field="metric")
         low, high = _interval(job, found, predicted)
         for other, ends in (*((one, False) for one in job.otherwise), *((one, True) for one in job.alike)):
             low, high = self._wider(other, low, high, ends=ends)
@@ -172,10 +176,11 @@ def _as_run(job: ServedJob, found: dict[str, RunSettings]) -> ServedJob:
         statistic=job.statistic or ours.statistic or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
         open_s=ours.duration_s,
-        requests=ours.requests,
+        requests=job.requests or ours.requests,
+        queued=job.requests if job.arrivals == "queue" else None,
         limits=ours.limits if job.arrivals == "poisson" else None,
         fronts=None if ours.frontends is None else max(1, min(ours.frontends, _nodes(job.cluster) - 1)),
-        rounds=ours.requests_per_user,
+        rounds=job.rounds or ours.requests_per_user,
         key=(*job.key, *changes),
     )
 
@@ -193,6 +198,9 @@ def _with(pool: Deployment, settings: RunSettings) -> Deployment:
     changes |= settings.waits(pool.dp)
     if pool.kv:
         changes.pop("kv", None)
+    unsaid = EngineOptions()
+    stated = {name for name in changes if getattr(pool.options, name, None) != getattr(unsaid, name, None)}
+    changes = {name: value for name, value in changes.items() if name not in stated}
     if settings.preemption is not None:
         changes["preemption"] = settings.preemption
     if settings.same_prompts and settings.greedy:

@@ -71,7 +71,7 @@ def layout_of(row: Row, ask: DegreesAsked) -> ServedLayout:
     said: list[str] = []
     count = None if count is None else count * ask.dies
     if tp is not None:
-        tp = _chips(tp, ask, said) * ask.dies
+        tp = _chips(tp, count, ask, said) * ask.dies
     if count is None:
         count = (tp or _least(ask, 2**20)) * (pp or 1)
         said.append(f"device count not stated: {count}, the fewest that hold the weights")
@@ -154,11 +154,14 @@ def _least(ask: DegreesAsked, count: int) -> int:
     return width
 
 
-def _chips(tp: int, ask: DegreesAsked, said: list[str]) -> int:
+def _chips(tp: int, count: int | None, ask: DegreesAsked, said: list[str]) -> int:
+    """Chips of a degree that counts their cores; of a degree over all chips each has as many as divide it evenly."""
     found = reading("cores", device=ask.part.name)
     cores = 1 if found is None else int(found.number)
     if cores == 1 or tp == 1:
         return tp
+    if count and tp > count and not tp % count and not cores % (tp // count):
+        cores = tp // count  # several cores of a chip may work as one
     said.append(f"tp = {tp} counts cores, {cores} to a chip")
     return max(1, tp // cores)
 

@@ -12,10 +12,10 @@ from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.plan.engine_options import EngineOptions
 from ridgeline.serving.metrics import Objective
 from ridgeline.validate.machines import Machines, find, machines, meant, put
 from ridgeline.validate.rows import Row
+from ridgeline.validate.serving_flags import CONVERSATION, conversation, options_of, requests_of
 from ridgeline.validate.serving_formats import ServedPrecision, precision_of
 from ridgeline.validate.serving_layout import DegreesAsked, PoolDegrees, ServedLayout, layout_of
 from ridgeline.validate.serving_models import model_of
@@ -35,6 +35,7 @@ PHASES = frozenset({"prefill_rate", "decode_rate"})
 llama-cpp, examples/batched-bench."""
 
 NEVER_SCORED = re.compile(r"burst|all-at-once|offline", re.IGNORECASE)
+BURST = re.compile(r"burst|all-at-once", re.IGNORECASE)
 DRAFT_LENGTH = 5.0  # speculate_k of gpt-fast's generate.py, where a row names a draft model and no length
 
 
@@ -45,15 +46,16 @@ class ServedJob:
     `deployment` is that of a whole instance, of a disaggregated row the decode side; `prefill` is then the pool of
     prompts. `prompt_tokens` and `output_tokens` are means [token]; each length is uniform between the shares
     `spread` of a nominal length, mean / ((low + high) / 2), or `lengths` holds their laws by side, of a data set.
-    `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1], `limits` what
-    99 % of requests keep to at the highest load; None where nobody says.
+    `open_s` is how long requests arrive, or at least wait in a queue [s], `requests` how many wait [1], all of them
+    where `queued` says so, `limits` what 99 % of requests keep to at the highest load; None where nobody says.
     `speculative` is the draft length [token]. A measured value times `unit_si` is SI. `key` is equal for rows that one
     run answers. `stand_ins` are engines that the row's own may be like, where it has no policy, `sizes` the devices of
     other memory that a cell which states none may mean. The interval holds for the value of `otherwise`, the job under
     the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid statistic, and
     for all of `alike`: with each of the stand-ins, and what else it may have been where the source is unknown.
     `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
-    instances of each pool; None where whoever has the fewest requests is next.
+    instances of each pool; None where whoever has the fewest requests is next. `cut` says whether a sequence may end at
+    the model's context: where the engine or that length is not known, what was measured is what the row states.
     """
 
     model: Model
@@ -78,6 +80,8 @@ class ServedJob:
     limits: Objective | None = None
     fronts: int | None = None
     rounds: float | None = None
+    cut: bool = True
+    queued: int | None = None
     stand_ins: tuple[str, ...] = ()
     sizes: tuple[Accelerator, ...] = ()
     otherwise: tuple[ServedJob, ...] = ()
@@ -113,6 +117,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     where = put(cell, layout.devices, (row.text("note"), row.text("interconnect")), known)
     lengths = _lengths(row, arrivals, metric.name)
     speculative, about_draft = _draft(row.text("note"))
+    requests = _requests(row, arrivals, batch)
     about = (
         about_device,
         about_model,
@@ -139,6 +144,9 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         metric=metric.name,
         statistic=metric.statistic,
         speculative=speculative,
+        requests=requests,
+        rounds=requests / batch if requests and batch and arrivals == "closed" else None,
+        cut=bool(row.text("engine").strip() and (model.max_positions or model.config.get("model_type") != "explicit")),
         stand_ins=answering.others,
         sizes=device.sizes,
         assumptions=(*said, *answering.said, *(words for group in about for words in group), *about_draft),
@@ -159,10 +167,19 @@ class _Lengths:
 def _refuse_drains(row: Row, metric: str) -> None:
     """Times of requests that all wait in a queue from the start say how long the queue is."""
     scenario = row.text("scenario")
-    if metric in ("ttft", "latency") and NEVER_SCORED.search(scenario):
+    stated = requests_of(row.text("note")) or (BURST.search(scenario) and row.text("batch_or_concurrency").strip())
+    if metric in ("ttft", "latency") and NEVER_SCORED.search(scenario) and not stated:
         raise InputError(
             f"{metric} of '{scenario[:40]}' is the drain of a queue, which its length decides", field="metric"
         )
+
+
+def _requests(row: Row, arrivals: str, batch: int | None) -> int | None:
+    """Requests of a whole run where the row says how many [1]: in its note, of a burst in its size."""
+    stated = requests_of(row.text("note"))
+    if arrivals == "queue" and stated is None and BURST.search(row.text("scenario")):
+        return batch
+    return stated if arrivals in ("queue", "closed", "poisson") else None
 
 
 def _load(row: Row, arrivals: str) -> tuple[int | None, float | None, tuple[str, ...]]:
@@ -197,7 +214,8 @@ def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
     if data is not None:
         return _of_data(data, prompt, output)
     if prompt is not None and output is not None:
-        return _Lengths(prompt=prompt, output=output)
+        drawn_as = conversation(prompt, output, "; ".join((row.text("scenario"), row.text("note"))))
+        return _Lengths(prompt=prompt, output=output, laws=drawn_as, said=(CONVERSATION,) if drawn_as else ())
     usual = reading("lengths", runs=row.source)
     if usual is not None:
         sizes = [float(size) for size in usual.text.split()]
@@ -236,7 +254,6 @@ def _deployment(
 ) -> Deployment:
     apart = layout.prefill is not None
     role = Role.WHOLE if not apart else Role.DECODE if degrees is layout.main else Role.PREFILL
-    budget = re.search(r"\bn_batch (\d{1,6})\b", row.text("note"))
     return Deployment(
         engine=answering.policy,
         version=release if answering.own else "",
@@ -248,7 +265,7 @@ def _deployment(
         weights=precision.weights,
         other_weights=precision.other,
         kv=precision.kv,
-        options=EngineOptions(token_budget=int(budget[1]) if budget and int(budget[1]) >= 1 else None),
+        options=options_of(row.text("note")),
         role=role,
     )
 

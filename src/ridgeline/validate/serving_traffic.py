@@ -85,8 +85,8 @@ def traffic_of(job: ServedJob, engines: Sequence[Engine]) -> Traffic:
     slots = sum(one.policy.max_seqs * one.deployment.dp * one.deployment.instances for one in engines[-1:])
     fitting = sum(_fitting(one, job) for one in engines[-1:])
     rounds = QUEUED_ROUNDS if job.lengths is None else SPREAD_ROUNDS
-    count = int(rounds * max(1, min(slots, fitting)))
-    return synthetic(burst(min(max(count, FEWEST), OPEN_MOST)), prompt, output)
+    count = job.queued or int(rounds * max(1, min(slots, fitting)))
+    return synthetic(burst(min(max(count, 1 if job.queued else FEWEST), OPEN_MOST)), prompt, output)
 
 
 def _arriving(job: ServedJob, rate_rps: float) -> int:
@@ -101,7 +101,7 @@ def gained_tokens(job: ServedJob, one: Engine) -> float | None:
     A sequence whose last token lies beyond it ends, so that a prompt of the whole context gains one token.
     """
     limit, made = one.model.max_positions or UNSTATED_CONTEXT, job.output_tokens
-    if job.arrivals != "static" or not one.policy.ends_at_context or made is None:
+    if not job.cut or job.arrivals != "static" or not one.policy.ends_at_context or made is None:
         return made
     return min(made, max(1.0, limit + 1.0 - (job.prompt_tokens or 0.0)))
 
