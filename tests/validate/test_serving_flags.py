@@ -83,3 +83,8 @@ def test_cores_that_work_as_one_are_counted_by_the_chips_that_a_row_states() -> 
     cells = {"hardware": "Trainium2", "n_devices": "16", "engine": "vLLM (optimum-neuron)", "model": "qwen3-235b-a22b"}
     assert job(**cells, tp="64").deployment.tp == 16
     assert job(**{**cells, "n_devices": "2", "model": "qwen3-32b"}, tp="16").deployment.tp == 2
+
+
+def test_words_of_4_and_8_bits_of_a_program_that_has_them() -> None:
+    assert job(precision_weights="UQFF q4").deployment.weights == "q4_k"
+    assert job(precision_weights="UQFF q8").deployment.weights == "q8_0"

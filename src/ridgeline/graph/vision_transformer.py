@@ -26,7 +26,9 @@ from ridgeline.graph.parts import STATISTIC_BYTES
 from ridgeline.graph.pixels import narrowed, scaled
 from ridgeline.graph.vision import CLASSES
 
-SIZES = {"tiny": (12, 192, 3), "small": (12, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
+SIZES = {
+    "tiny": (12, 192, 3), "small": (12, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16), "huge": (32, 1280, 16),
+}  # fmt: skip
 """Layers, width and heads by size."""
 _NAME = re.compile(r"vit-(\w+)-patch(\d+)-(\d+)")
 

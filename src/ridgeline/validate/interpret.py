@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmarks import kept_tokens, predicted_share, ran_on
@@ -83,7 +83,8 @@ def _device(row: Row, known: Machines) -> NamedDevice:
     if own is not None:
         return NamedDevice(accelerator=own.accelerator, assumptions=())
     meant = reading("device_meant", **row.cells_of())
-    return find_device(row.text("hardware") if meant is None else meant.text, known.accelerators(), known.usual)
+    found = find_device(row.text("hardware") if meant is None else meant.text, known.accelerators(), known.usual)
+    return found if meant is None or not meant.told else replace(found, assumptions=(meant.told,))
 
 
 def _cluster(

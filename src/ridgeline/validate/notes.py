@@ -171,6 +171,9 @@ def refuse_unsupported(name: str) -> None:
     if not name.strip():
         raise InputError("the model is not stated", field="model")
     family = reading("not_language", model=name)
+    outside = re.sub(r"\(.*?\)", " ", name)
+    if family is not None and family.value not in TEXT_FAMILIES and outside.strip():
+        family = reading("not_language", model=outside)  # words in parentheses say which variant
     if family is not None:
         raise InputError(f"'{name}': {family.value} models are not predicted yet", field="model")
     if re.search(r"size not stated|\bexample\b", name, re.IGNORECASE):

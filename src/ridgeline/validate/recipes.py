@@ -66,12 +66,13 @@ def read_task(told: TrainingRow) -> Task:
     """What a row trains: LoRA and QLoRA are named in engine, model, precision or notes."""
     row = told.row
     text = " ".join(row.text(name) for name in ("engine", "model", "precision"))
-    notes = re.match(r"^(?:task=)?(QLoRA|LoRA|SFT)\b", row.text("notes"))
+    notes = re.search(r"(?:^|;\s*)(?:task=)?(QLoRA|LoRA|SFT|full[- ](?:parameter|fine-?tun\w*))\b", row.text("notes"))
     words = f"{text} {notes[1] if notes else ''}"
     found = told.reading("task", program="", words=words)
     if found is not None:
         return Task(found.text)
-    full = re.search(r"fine-?tun|full finetun|SFT|SQuAD", f"{words} {row.text('notes')[:40]}", re.IGNORECASE)
+    begun = f"{words} {row.text('notes')[:40]}"
+    full = re.search(r"fine-?tun|full finetun|full parameter|SFT|SQuAD", begun, re.IGNORECASE)
     return Task.FULL if full else Task.PRETRAIN
 
 
@@ -155,7 +156,8 @@ def _attention(told: TrainingRow) -> str:
         word = (stated[1] or stated[2]).casefold()
         return "flash" if word in ("flash", "fused", "true", "auto") else "unfused"
     architecture, kernel = told.device.architecture, told.engine.attention_kernel
-    found = told.reading("attention", words=told.row.text("engine"), device=f"{architecture} ")
+    named = "; ".join(part for part in map(told.row.text, ("engine", "notes")) if part)
+    found = told.reading("attention", words=named, device=f"{architecture} ")
     if found is not None:
         return found.text
     early = architecture in HALF_ONLY or before_flash_attention(told.row.text("source"))

@@ -1,0 +1,56 @@
+"""Words of training rows that any source may use: attention, adapters after other notes, classes of devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from ridgeline.validate.interpret import Interpretation, Refusal, interpret
+from ridgeline.validate.rows import Row
+
+CELLS = {
+    "model": "llama-3-8b", "seq_len": "8192", "hardware": "A100 80GB", "n_devices": "1", "tp": "1", "pp": "1",
+    "dp": "1", "micro_batch": "1", "global_batch": "1", "recompute": "full", "precision": "bf16", "engine": "PyTorch",
+    "metric": "peak_mem_per_gpu", "unit": "GiB", "value": "40",
+}  # fmt: skip
+
+
+def read(**changes: str) -> Interpretation:
+    found = interpret(Row(line=2, id="u", cells=CELLS | changes))
+    assert not isinstance(found, Refusal), found.reason
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "kernel"),
+    [
+        ({"engine": "PyTorch, torch.compile, flash_attention_2"}, "flash2"),
+        ({"engine": "PyTorch DDP, SDPA or flash"}, "flash2"),
+        ({"notes": "packed; flash attention"}, "flash"),
+        ({"notes": "no flash attention"}, "unfused"),
+        ({}, "unfused"),
+    ],
+)
+def test_attention_by_its_words(words: dict[str, str], kernel: str) -> None:
+    assert read(**words).workload.attention_kernel == kernel
+
+
+def test_an_adapter_may_be_named_after_other_notes() -> None:
+    assert read(notes="a step on fake data; LoRA rank 32 on all linear layers").workload.lora_rank == 32
+    assert read(notes="full parameter, packed").workload.task.value == "full"
+
+
+def test_a_class_of_devices_by_its_memory() -> None:
+    found = read(hardware="80GB class (not stated)")
+    assert found.cluster.accelerator.name == "A100-SXM-80GB"
+    assert any("80 GB" in line for line in found.assumptions)
+
+
+def test_words_in_parentheses_name_variants_not_families() -> None:
+    assert read(model="Llama 3 8B (UNet skips)").model.name == "llama-3-8b"
+    refused = interpret(Row(line=2, id="u", cells=CELLS | {"model": "U-Net medical"}))
+    assert isinstance(refused, Refusal)
+
+
+def test_vision_transformers_by_the_paper_s_names() -> None:
+    found = read(model="ViT-H/14 224", seq_len="257", metric="samples_per_s", unit="img/s")
+    assert found.model.name == "vit-huge-patch14-224"
