@@ -271,9 +271,9 @@ def fill(
 
 Slopes = tuple[int, int, int, int]
 SLOTS = 6  # two chunks, each with forward, input and weight part
-# Least gap worth filling, in lengths of the filler. Both are tried: with equal parts any gap is (0), with uneven ones
-# it often pays to let gaps shorter than half the filler pass (0.5).
-PATIENCE = (0.0, 0.5)
+# Least gap worth filling, in lengths of the filler. All are tried: with equal parts any gap is (0), with uneven ones it
+# often pays to let gaps pass that are shorter than a quarter of the filler or than all of it.
+PATIENCE = (0.0, 0.25, 1.0)
 
 
 def _straight_skeleton(stages: int, micro_batches: int, warm_up: Integers) -> tuple[Integers, Integers]:
