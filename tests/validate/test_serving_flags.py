@@ -88,3 +88,10 @@ def test_cores_that_work_as_one_are_counted_by_the_chips_that_a_row_states() -> 
 def test_words_of_4_and_8_bits_of_a_program_that_has_them() -> None:
     assert job(precision_weights="UQFF q4").deployment.weights == "q4_k"
     assert job(precision_weights="UQFF q8").deployment.weights == "q8_0"
+
+
+def test_caches_whose_keys_and_values_differ() -> None:
+    assert job(precision_kv="f16").deployment.kv == "bf16"
+    assert job(precision_kv="k q8_0, v q8_0").deployment.kv == "q8_0"
+    assert job(precision_kv="k q8_0, v fp16").deployment.kv == "bf16"
+    assert job(precision_kv="k q8_0, v q4_0").deployment.kv == "q8_0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ridgeline.cost.formats import by_bits
+from ridgeline.cost.formats import by_bits, form
 from ridgeline.errors import InputError
 from ridgeline.facts.cpus import Cpu, cpus
 from ridgeline.facts.readings import reading
@@ -180,7 +180,7 @@ def read_offloaded(row: Row, source: Machines | None = None) -> OffloadedJob:
     engine = engine_of(row)[0]
     precision, host_weights = _precision(row, model, part, engine)
     devices, about_count = _devices(row, part)
-    share, share_of = _share(row, technique, model)
+    share, share_of = _share(row, technique, model, form(precision.weights).weight_bytes if precision.weights else 2.0)
     speculative, accepted = _draft(row.text("technique"))
     about = (about_part, about_count, precision.assumptions, () if host is None else host.assumptions)
     return OffloadedJob(
@@ -283,8 +283,8 @@ def _devices(row: Row, part: Accelerator | None) -> tuple[int, tuple[str, ...]]:
     return (1, ("number of accelerators not stated: one assumed",)) if count is None else (count, ())
 
 
-def _share(row: Row, technique: OffloadMethod, model: Model) -> tuple[float | None, str]:
-    """Share of experts or layers on the device, with the word for what is shared."""
+def _share(row: Row, technique: OffloadMethod, model: Model, weight_bytes: float) -> tuple[float | None, str]:
+    """Share of experts or layers on the device, with the word for what is shared; a weight has `weight_bytes`."""
     text = f"{row.text('technique')}; {row.text('placement')}"
     if technique in (OffloadMethod.HOST, OffloadMethod.DISK):
         return 0.0, "layers"
@@ -298,10 +298,33 @@ def _share(row: Row, technique: OffloadMethod, model: Model) -> tuple[float | No
     layers = re.search(r"(\d{1,4}) of (\d{1,4}) layers on (?:the )?GPU", text, re.IGNORECASE)
     if layers and 0 < int(layers[1]) <= int(layers[2]):
         return int(layers[1]) / int(layers[2]), "layers"
+    placed = _placed(text, technique, model, weight_bytes)
+    if placed is not None:
+        return placed
     if technique is OffloadMethod.COMPUTED and re.search(r"experts on (?:the )?(?:cpu|host)", text, re.IGNORECASE):
         return 0.0, "experts"
     whose = {OffloadMethod.COMPUTED: "experts", OffloadMethod.FETCHED: "experts", OffloadMethod.NEURONS: "neurons"}
     return None, whose.get(technique, "layers")
+
+
+def _placed(text: str, technique: OffloadMethod, model: Model, weight_bytes: float) -> tuple[float, str] | None:
+    """The share that llama.cpp's flags, words for a whole model or each device's gigabytes tell; None without them."""
+    layers = len(model.graph.layers)
+    kept = re.search(r"n[-_]cpu[-_]moe[ =]+(\d{1,4})", text, re.IGNORECASE)
+    if technique is OffloadMethod.COMPUTED and kept and int(kept[1]) > 0:
+        return max(0.0, 1.0 - int(kept[1]) / layers), "experts"
+    if technique is OffloadMethod.LAYERS:
+        count = re.search(r"\bngl[ =]+(\d{1,4})(?: of (\d{1,4}))?", text, re.IGNORECASE)
+        if count:
+            return min(1.0, int(count[1]) / max(1, int(count[2] or layers))), "layers"
+    on_host = re.search(r";.*\bweights (?:on )?(?:CPU|host|NVMe|disk)\b", text, re.IGNORECASE)  # of the placement
+    if technique is OffloadMethod.STREAMED and on_host:
+        return 0.0, "layers"
+    held = [_bytes(*each) for each in re.findall(rf"\bGPU\d? {_SIZE}", text, re.IGNORECASE)]
+    if held:
+        return min(1.0, sum(held) / (model.graph.params * weight_bytes)), "layers"
+    whole_model = re.search(r"\ball on (?:the )?GPU", text, re.IGNORECASE)
+    return (1.0, "layers") if technique is OffloadMethod.LAYERS and whole_model else None
 
 
 def _experts_used(row: Row, model: Model) -> int | None:

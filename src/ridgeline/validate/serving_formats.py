@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,9 @@ from ridgeline.validate.serving_words import whole
 
 GGUF = tuple(name for name, what in FORMS.items() if what.whole)
 """Formats of llama.cpp's files: a cell that begins with one means it, and `q4` or `q5` alone their `_k`."""
+
+
+_WIDE = ("fp16", "f16", "bf16", "16-bit", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +133,21 @@ def _unstated(row: Row, model: Model, part: Accelerator, engine: str) -> ServedP
 
 def _cache(row: Row, weights: ServedPrecision, engine: str, release: str) -> tuple[str, tuple[str, ...]]:
     cell = row.text("precision_kv").strip().casefold()
-    if cell in ("fp16", "bf16", "16-bit"):
+    if cell in _WIDE:
         return "bf16", ()
     if cell == "auto":
         return "", ()
     if cell in ("int4", "4-bit"):
         return "q4_0", ("cache in 4 bits with a scale to 32 numbers, as q4_0",)
     cell = _plainly(cell)
+    apart = re.fullmatch(r"k(?:eys)? (\S+?),? v(?:alues)? (\S+)", cell)
+    if apart:
+        sides = ["bf16" if name in _WIDE else _form_name(name, "precision_kv") for name in apart.groups()]
+        bits = sum(form(name).weight_bytes for name in sides) * 4
+        nearest = min(("q4_0", "q8_0", "bf16"), key=lambda name: abs(math.log(8 * form(name).weight_bytes / bits)))
+        if sides[0] == sides[1]:
+            return sides[0], ()
+        return nearest, (f"cache: keys in {apart[1]}, values in {apart[2]}, priced as {nearest} each",)
     if cell == "k q4_0":
         return "int8", ("cache: keys in q4_0, values in 16 bits, priced as 8 bits each",)
     if cell:
