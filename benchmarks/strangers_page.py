@@ -84,7 +84,13 @@ def page(
     parts += ["## Largest misses", _worst(groups, rows, first, now)]
     for what, key in _kinds(rows, now).items():
         parts += [f"## By {what}", _by(what, key, groups, first, now)]
-    parts += ["## Refused", _refused(rows, first, now), *_sources(rows)]
+    parts += [
+        "## Beside AIConfigurator",
+        _beside(groups, first, now),
+        "## Refused",
+        _refused(rows, first, now),
+        *_sources(rows),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -182,6 +188,33 @@ def _worst(groups: Mapping[str, list[Key]], rows: Asked, first: Mapping[Key, Ans
     lines += [_HEAD.format(what="metric, source, device, engine"), _RULE]
     heaviest = sorted(weights, key=lambda label: -weights[label])[:WORST]
     return "\n".join([*lines, *(_line(label, parts[label], first, now) for label in heaviest if weights[label])])
+
+
+PEER = Path(__file__).parent / "unseen" / "peer-answers.tsv"
+_BESIDE = """AIConfigurator 0.12.0 (`strangers_peer.py`) on the same open rows: time to first token and per output token
+of its `cli_estimate`, with each row's lengths, degrees, formats and concurrency; a batch that its memory model
+refuses is halved until it holds. Its successor AISimulate 0.12 keeps those commands; its package, which fetches a wheel
+from an index of its own, was not tried. Only rows that both answer are compared."""
+
+
+def _beside(groups: Mapping[str, list[Key]], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
+    """Errors of both programs on the rows that both answer, by metric."""
+    with PEER.open(encoding="utf-8", newline="") as lines:
+        told = {row["id"]: row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)}
+    theirs: dict[Key, Answer] = {}
+    for key, answer in now.items():
+        row = told.get(key[1])
+        if key[0] == "serving" and row is not None and row["status"] == "scored" and answer["status"] == "scored":
+            theirs[key] = answer | {"predicted": float(row["predicted"]), "low": None}
+    columns = "error | bias | p90"
+    lines_ = [_BESIDE, "", f"| metric | rows of both | first: {columns} | now: {columns} | AIConfigurator: {columns} |"]
+    lines_.append("|---|---|" + "---|" * 9)
+    for name, keys in groups.items():
+        both = [key for key in keys if key in theirs and first.get(key, {}).get("status") == "scored"]
+        if len(both) >= FEWEST:
+            figures = [" | ".join(_figures(both, answers)[1:4]) for answers in (first, now, theirs)]
+            lines_.append(f"| {name} | {len(both)} | " + " | ".join(figures) + " |")
+    return "\n".join(lines_)
 
 
 def _refused(rows: Asked, first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
