@@ -65,6 +65,25 @@ def test_the_highest_rate_does_not_hang_on_how_long_requests_come() -> None:
     assert advice(f"{words} --duration 10")["value"] == advice(words)["value"]
 
 
+LENGTHS = (
+    "qwen2.5-0.5b --on 4xA100-SXM-40GB --cp 4 --zero 3 --seq-len 32768 --global-batch 64"
+    " --lengths 'lognormal(median=1500,sigma=1.6)'"
+)
+
+
+def test_unlike_lengths_are_divided_as_predict_divides_them() -> None:
+    """Not priced as sequences of the longest: what is told now, and of the best stack, is what `predict` says."""
+    found = advice(LENGTHS)
+    code, out, _ = ran(f"predict {LENGTHS} --json")
+    assert code == 0
+    step_s = json.loads(out)["step_time"]["value"]
+    assert found["value"] == pytest.approx(step_s, rel=1e-9)
+    code, out, _ = ran(f"predict {LENGTHS} {found['stack_words']} --json")
+    assert code == 0
+    assert found["best"] == pytest.approx(json.loads(out)["step_time"]["value"], rel=1e-9)
+    assert any("--length-balance" in one["written"] for one in found["helps"])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -74,6 +93,7 @@ def test_the_highest_rate_does_not_hang_on_how_long_requests_come() -> None:
         (f"{SERVED} --offload host", "tries the places of weights itself"),
         ("examples/advise-flux-100-a-minute.toml --for joules", "one of time, memory, goodput, dollars"),
         (f"{TRAINED} --for beauty", "beauty"),
+        (f"{LENGTHS} --for memory", "of sequences of unlike lengths is time or dollars"),
         (f"{TRAINED} --html /no/such/folder/a.html", "cannot be written"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME
 from ridgeline.advise.composing import AdviceQuestion, advise
+from ridgeline.advise.lengths import LengthsCase
 from ridgeline.advise.training import UNITS, TrainingCase
 from ridgeline.advise.training_levers import TrainedChoice
 from ridgeline.errors import InputError
@@ -37,7 +38,10 @@ def advise_training(asked: Scenario, *, objective: str = TIME, evidence: str | N
     if objective == DOLLARS and priced is None:
         raise InputError(f"no price is known of {asked.cluster.accelerator.name}; say time", field="--for")
     base = TrainedChoice(workload=asked.workload, plan=asked.plan)
-    case = TrainingCase(
+    unlike = bool(asked.workload.lengths)
+    if unlike and objective not in (TIME, DOLLARS):
+        raise InputError("of sequences of unlike lengths is time or dollars", field="--for", value=objective)
+    case = (LengthsCase if unlike else TrainingCase)(
         model=asked.model, cluster=asked.cluster, base=base, objective=objective, evidence=evidence
     )  # fmt: skip
     found = case.explained(base)
@@ -53,11 +57,15 @@ def advise_training(asked: Scenario, *, objective: str = TIME, evidence: str | N
 def _step_text(asked: Scenario) -> str:
     """What a step trains on: sequences, or samples of other networks."""
     batch, length = asked.workload.global_batch, asked.workload.seq_len
-    return f"{batch:,} samples" if SAMPLE in asked.model.dims else f"{batch:,} sequences of {length:,} tokens"
+    return (
+        f"{batch:,} samples"
+        if SAMPLE in asked.model.dims
+        else (f"{batch:,} sequences of {'up to ' if asked.workload.lengths else ''}{length:,} tokens")
+    )
 
 
 def _floor(case: TrainingCase, objective: str) -> tuple[float, str] | None:
-    if objective not in (TIME, DOLLARS):
+    if objective not in (TIME, DOLLARS) or case.base.workload.lengths:
         return None
     job = case.base.workload
     least_s = model_floor_s(case.predictor(case.base), trained=step_forwards(job))

@@ -190,6 +190,17 @@ def predict_lengths(model: Model, cluster: Cluster, workload: Workload, plan: Pl
     return _report(Costs(built, cluster, workload, plan), length_balance(plan.length_balance), workload, plan)
 
 
+def divided_lengths(costs: Costs, workload: Workload, plan: Plan) -> LengthsReport:
+    """As `predict_lengths`, at costs that other divisions of the same sequences share."""
+    return _report(costs, length_balance(plan.length_balance), workload, plan)
+
+
+def least_lengths_s(costs: Costs, workload: Workload) -> float:
+    """What the sequences take on ranks of their own that never wait, and the update [s]: no division takes less."""
+    lengths = drawn(workload.lengths, workload.global_batch, workload.seq_len).lengths
+    return float(costs.seconds(lengths, 1).sum()) / costs.ranks + costs.besides_s
+
+
 def best_lengths(model: Model, cluster: Cluster, workload: Workload, plan: Plan) -> tuple[LengthsReport, ...]:
     """Every technique of length balance with what is worth trying of it, the quickest first.
 
