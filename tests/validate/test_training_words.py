@@ -54,3 +54,17 @@ def test_words_in_parentheses_name_variants_not_families() -> None:
 def test_vision_transformers_by_the_paper_s_names() -> None:
     found = read(model="ViT-H/14 224", seq_len="257", metric="samples_per_s", unit="img/s")
     assert found.model.name == "vit-huge-patch14-224"
+
+
+def test_compiled_pytorch_has_the_attention_that_came_with_it() -> None:
+    assert read(engine="PyTorch compile").workload.attention_kernel == "flash2"
+
+
+def test_states_in_16_bits_have_no_master_copy() -> None:
+    assert read(optimizer="AdamW (bf16 states)").workload.precision == "bf16-pure"
+
+
+def test_a_mixture_is_told_by_its_active_parameters() -> None:
+    model = read(model="Some MoE 90B-A5.3B", params_b="90").model
+    assert model.graph.params == pytest.approx(90e9, rel=0.15)
+    assert model.dims["experts"]

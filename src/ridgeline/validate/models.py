@@ -230,6 +230,12 @@ def _from_numbers(asked: _ModelAsked, plain: str) -> ModelReading:
     look = dict(style_of(name))
     said: list[str] = []
     params = stated.params or named_params(plain)
+    active = re.search(r"(?<![\w.])A(\d+(?:\.\d+)?)B\b", name)
+    if active and params is not None and stated.hidden is None and not asked.flags:
+        from ridgeline.validate.serving_models import routed
+
+        model, told = routed(plain, params, float(active[1]) * 1e9, asked.width)
+        return _checked(asked, model, list(told), derived=True)
     vocab = stated.vocab or look.pop("vocab", None) or (LLAMA_VOCAB if look.get("gated") else MEGATRON_VOCAB)
     assert isinstance(vocab, int)
     if stated.vocab is None:

@@ -41,7 +41,7 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     model, said = _known(name, row.source)
     if model is None:
         if active is not None and params is not None and active < 0.9 * params:
-            return _routed(name, params * 1e9, active * 1e9, whole(row, "tp") or 1)
+            return routed(name, params * 1e9, active * 1e9, whole(row, "tp") or 1)
         if params is None and not re.search(r"\d\s?[mb]\b", name, re.IGNORECASE):
             raise InputError(f"'{name[:60]}' is not in the catalog; give its params_b", field="model")
         if params is not None and reading("early_family", model=name) is None:
@@ -101,7 +101,7 @@ def _dense(name: str, params: float, width: int) -> tuple[Model, tuple[str, ...]
 
 
 @lru_cache(maxsize=512)
-def _routed(name: str, params: float, active: float, width: int) -> tuple[Model, tuple[str, ...]]:
+def routed(name: str, params: float, active: float, width: int) -> tuple[Model, tuple[str, ...]]:
     """A mixture of experts of which only the parameters are known, all of them and those that a token meets [1].
 
     With E experts of which k are met, one over all layers holds (params - active) / (E - k); what is left of `active`
