@@ -95,3 +95,8 @@ def test_caches_whose_keys_and_values_differ() -> None:
     assert job(precision_kv="k q8_0, v q8_0").deployment.kv == "q8_0"
     assert job(precision_kv="k q8_0, v fp16").deployment.kv == "bf16"
     assert job(precision_kv="k q8_0, v q4_0").deployment.kv == "q8_0"
+
+
+def test_an_engine_that_is_not_stated_may_be_any() -> None:
+    assert job(engine="").stand_ins
+    assert not job().stand_ins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
 from ridgeline.facts.benchmarks import RequestLengths, request_lengths
@@ -20,6 +20,7 @@ from ridgeline.validate.serving_formats import ServedPrecision, precision_of
 from ridgeline.validate.serving_layout import DegreesAsked, PoolDegrees, ServedLayout, layout_of
 from ridgeline.validate.serving_models import model_of
 from ridgeline.validate.serving_words import (
+    ANY_ENGINE,
     StandIn,
     arrivals_of,
     engine_of,
@@ -98,6 +99,8 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     named, said = engine_of(row)
     release = release_of(row, named)
     answering = stand_in(named, release)
+    if not row.text("engine").strip():
+        answering = replace(answering, others=ANY_ENGINE)
     engine = answering.policy
     model, about_model = model_of(row)
     cell, dies, about_device = meant(row.source, row.text("engine"), row.text("hardware"))

@@ -97,11 +97,15 @@ def arrivals_of(row: Row) -> str:
     return found.text
 
 
+ANY_ENGINE = ("SGLang", "TensorRT-LLM", "TGI", "Transformers")
+"""What else an engine may be that a row does not name."""
+
+
 def engine_of(row: Row) -> tuple[str, tuple[str, ...]]:
     """The engine by its usual name, with what was assumed where the cell is blank."""
     cell = row.text("engine").strip()
     if not cell:
-        return "vLLM", ("engine not stated: vLLM assumed",)
+        return "vLLM", (f"engine not stated: vLLM assumed, the interval holds for {', '.join(ANY_ENGINE)} too",)
     known = reading("engine", words=cell)
     return (cell[:60] if known is None else known.text), ()
 
