@@ -5,8 +5,8 @@
 Each open table is answered row by row in this process. Answers are kept as they come in `--keep` (a folder), a file for
 each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
 the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
-beside this file from the first answers and those kept of this commit. Tables that are sealed are opened only with
-`--unseal`, once, at the end. RL rows are counted, not answered: post-training is no workload of `check`.
+beside this file from the first answers and those kept of this commit, or of `--at`. Tables that are sealed are opened
+only with `--unseal`, once, at the end. RL rows are counted, not answered: post-training is no workload of `check`.
 """
 
 from __future__ import annotations
@@ -134,11 +134,12 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "ridgeline-strangers")
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--at", default=None)
     parser.add_argument("--unseal", action="store_true")
     given = parser.parse_args()
     os.nice(5)
     given.keep.mkdir(parents=True, exist_ok=True)
-    at, side = commit(), "sealed" if given.unseal else "open"
+    at, side = given.at if given.page and given.at else commit(), "sealed" if given.unseal else "open"
     rows: list[tuple[str, Answer]] = []
     for name, path in tables(given.only, side):
         store = given.keep / f"{at}-{name}-{side}.jsonl"
@@ -146,6 +147,8 @@ def main() -> None:
     if given.first:
         write_first(rows, at)
     if given.page:
+        if not rows:
+            sys.exit(f"no answers of {at} are kept in {given.keep}: run it without --page first")
         now = {(name, row["id"]): row for name, row in rows}
         asked = [(name, read(path)) for name, path in tables([*TABLES, *UNANSWERED], side)]
         PAGE.write_text(page(asked, first_answers(), now, at), encoding="utf-8")

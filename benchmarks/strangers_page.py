@@ -51,7 +51,9 @@ TITLE = """# Sources that nothing here was made with
 
 Rows of [unseen](unseen/README.md), answered by `ridgeline check --blind`: nothing is used that a row does not say.
 **First** is the answer of commit {first}, before anything was changed because of these rows, whatever was refused or
-misread; **now** is that of commit {now}. Rows of confidence `low` are not counted. A row is answered or refused;
+misread; **now** is that of commit {now}, whose readers were mended with these rows in view: it is no stranger's error,
+and where more rows are answered the two columns are not of the same rows. Rows of confidence `low` are not counted.
+A row is answered or refused;
 *error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of predicted / measured - 1,
 *p90* the 90th percentile of the error, *inside* the share of measured values in the 80 % interval, *width* the
 median of its high / low. Post-training rows stand unanswered: `check` has no such workload yet.
@@ -193,8 +195,10 @@ def _worst(groups: Mapping[str, list[Key]], rows: Asked, first: Mapping[Key, Ans
 PEER = Path(__file__).parent / "unseen" / "peer-answers.tsv"
 _BESIDE = """AIConfigurator 0.12.0 (`strangers_peer.py`) on the same open rows: time to first token and per output token
 of its `cli_estimate`, with each row's lengths, degrees, formats and concurrency; a batch that its memory model
-refuses is halved until it holds. Its successor AISimulate 0.12 keeps those commands; its package, which fetches a wheel
-from an index of its own, was not tried. Only rows that both answer are compared."""
+refuses is halved until it holds. Its successor AISimulate 0.12 keeps those commands; installing it failed,
+as its package fetches a wheel from an index that was out of reach, so it is not what is compared. A steady estimate is
+asked of AIConfigurator also where a row is a burst that drains with requests of unlike lengths (most rows of output
+tokens/s): there it answers another question than the row's. Only rows that both answer are compared."""
 
 
 def _beside(groups: Mapping[str, list[Key]], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
