@@ -133,6 +133,7 @@ def test_words_of_a_deployment_are_its_fields() -> None:
     """But for those that stand for several fields or for none."""
     own = {
         "engine_file",
+        "recipe",
         "attention_weights",
         "prefill",
         "decode",

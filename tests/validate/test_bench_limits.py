@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.graph.load import load
+from ridgeline.predict.trtllm_bench import trtllm_bench
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.validate.serving_settings import trtllm_bench
 
 LLAMA = load("llama-3.1-8b")
 H100 = accelerator("H100-SXM")

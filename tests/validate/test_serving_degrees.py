@@ -6,9 +6,10 @@ import pytest
 
 from ridgeline.errors import InputError
 from ridgeline.facts.benchmark_settings import Run
+from ridgeline.facts.run_settings import RunSettings, settings_of
 from ridgeline.plan.deployment import Role
+from ridgeline.predict.recipes import as_divided
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.validate.serving_settings import RunSettings, as_divided, settings_of
 
 
 def said(**degrees: int) -> RunSettings:

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
+from ridgeline.facts import run_settings as serving_settings
 from ridgeline.facts import store
 from ridgeline.facts.benchmark_settings import KINDS, UNUSED, amount, benchmark_settings
-from ridgeline.validate import serving, serving_settings
+from ridgeline.facts.run_settings import RunSettings
+from ridgeline.validate import serving
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_rows import read_served
-from ridgeline.validate.serving_settings import RunSettings
 
 ROWS = 882
 GOOD = {

@@ -58,11 +58,14 @@ def serving_scenario_of(
     """The serving scenario that a command line describes; flags win over the file, whose words `apart` are not read."""
     _refuse_others(words, TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}, "is an option of training, not of serving")
     tables = _tables(subject, on, words, {"workload": TRAFFIC_NAMES, "plan": DEPLOYMENT_NAMES})
-    if subject.endswith(".toml"):
-        return read_serving(subject, tables, apart=apart)
-    if on is None:
+    if not subject.endswith(".toml") and on is None:
         raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
-    return serving_from_words(tables)
+    found = read_serving(subject, tables, apart=apart) if subject.endswith(".toml") else serving_from_words(tables)
+    if "recipe" not in found.stated:
+        return found
+    from ridgeline.predict.recipes import with_recipe
+
+    return with_recipe(found)
 
 
 def deployed_scenario_of(

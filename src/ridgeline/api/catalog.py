@@ -235,9 +235,42 @@ def _processor_dict(one: Cpu) -> dict[str, Any]:
     }
 
 
+def _recipes() -> Forms:
+    from ridgeline.facts.recipes import recipes
+
+    columns = ("recipe", "engine", "releases", "model", "device", "precision", "settings")
+    rows = [
+        (one.name, one.engine, one.versions, one.models, one.device, one.precision, str(len(one.rules)))
+        for one in recipes().values()
+    ]
+    told = [dict(zip(columns, row, strict=True)) | {"source": recipes()[row[0]].source} for row in rows]
+    return [Table(columns=columns, rows=tuple(rows), right=frozenset({"settings"}), indent=0)], told
+
+
+def _recipe(name: str) -> Forms:
+    from ridgeline.facts.recipes import recipe
+
+    one = recipe(name)
+    columns = ("setting", "value", "where", "source", "evidence")
+    rows = []
+    for rule in one.rules:
+        open_ = [f"{part} {getattr(rule, part)}" for part in ("model", "device", "precision")
+                 if getattr(rule, part) and not getattr(one, part)]  # fmt: skip
+        where = "; ".join(filter(None, (*open_, rule.versions and f"release {rule.versions}", rule.condition)))
+        rows.append((rule.key, f"{rule.value} {rule.unit}".strip(), where, rule.source, rule.evidence.label))
+    title = ", ".join(filter(None, (one.engine, one.versions, one.models, one.device, one.precision)))
+    blocks: list[Block] = [
+        Line(text=f"{one.name}: {title}", strong=True), Line(text=f"source: {one.source}"),
+        *([Line(text=one.note)] if one.note else []), blank(), Table(columns=columns, rows=tuple(rows)),
+    ]  # fmt: skip
+    told = {**vars(one), "versions": one.versions, "settings": [dict(zip(columns, row, strict=True)) for row in rows]}
+    return blocks, told
+
+
 KINDS: Mapping[str, tuple[Callable[[], Forms], Callable[[str], Forms]]] = {
     "models": (_models, _model),
     "accelerators": (_accelerators, _accelerator),
     "clusters": (_clusters, _cluster),
     "processors": (_processors, _processor),
+    "recipes": (_recipes, _recipe),
 }

@@ -46,8 +46,8 @@ def check(given: SimpleNamespace) -> Answer:
     table = results_table(file, said) if is_results(file) else table_of(file)
     if any(said.values()) and not is_results(file):
         raise InputError("says what a benchmark's results leave out; a table has columns for it", field="--on")
-    checker = Checker(completer=complete, rungs=RUNGS[evidence], blind=blind)
-    question = f"{evidence} {blind} {sorted(said.items())}\n".encode() + file.raw if file.again else None
+    checker = Checker(completer=complete, rungs=RUNGS[evidence], blind=blind, recipe=given.recipe or "")
+    question = f"{evidence} {blind} {given.recipe} {sorted(said.items())}\n".encode() + file.raw if file.again else None
     with kept("check", question) as answered:
         before = len(answered.answers)
         with progress_bar("checking") as told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ridgeline.errors import InputError, NoPlanError
 from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
+    from ridgeline.plan.deployment import Deployment
     from ridgeline.serving.metrics import Objective
     from ridgeline.serving.traffic.traffic import Traffic
 
@@ -70,6 +72,7 @@ def _search(asked: ServingScenario, given: SimpleNamespace) -> Answer:
         fixed=asked.stated,
         drafted=drafted,
         aim=given.aim,
+        recipe=_recipe(asked),
     )
     try:
         with progress_bar("replaying deployments") as progress:
@@ -86,6 +89,15 @@ def _search(asked: ServingScenario, given: SimpleNamespace) -> Answer:
         value=found,
         impossible=found.missed or None,
     )
+
+
+def _recipe(asked: ServingScenario) -> Callable[[tuple[Deployment, ...]], tuple[Deployment, ...]] | None:
+    """What sets a fleet as the recipe that is named; None where none is."""
+    if "recipe" not in asked.stated:
+        return None
+    from ridgeline.predict.recipes import settled
+
+    return lambda fleet: settled(asked, fleet)[0]
 
 
 def _refuse_what_is_searched(asked: ServingScenario, min_devices: bool) -> None:

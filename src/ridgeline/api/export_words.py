@@ -46,7 +46,7 @@ def serving_words(asked: ServingScenario, deployment: Deployment, one: Target) -
     from ridgeline.facts.engines import engine_policy
     from ridgeline.serving.engine import engine
 
-    found = {f"plan.{name}": value for name, value in asked.stated.items() if name not in _POOLS}
+    found = {f"plan.{name}": value for name, value in asked.stated.items() if name not in (*_POOLS, "recipe")}
     found |= {f"plan.{name}": getattr(deployment, name) for name in _DEGREES}
     plain = replace(deployment, weights="", kv="")
     own = with_formats(plain, asked.model, asked.cluster)[0]

@@ -16,7 +16,7 @@ from ridgeline.scenario.serving_fields import (
     TRAFFIC_FIELDS,
 )
 
-KINDS = ("models", "accelerators", "clusters", "processors")
+KINDS = ("models", "accelerators", "clusters", "processors", "recipes")
 OBJECTIVES = ("time", "memory", "goodput", "dollars", "joules")
 SERVING_AIMS = ("goodput", "time", "dollars", "joules")
 EVIDENCE = ("measured", "datasheet")
@@ -243,7 +243,7 @@ VERBS["op"] = Verb(
 VERBS["catalog"] = Verb(
     run="catalog.catalog",
     short_help="Show facts with source and evidence.",
-    help="Show models, accelerators, clusters or processors of hosts: facts with source and evidence.",
+    help="Show models, accelerators, clusters, processors or benchmarks' recipes: facts with source and evidence.",
     own={"kind": _argument(str, "what to list", choices=KINDS), "name": _NAMED},
 )
 VERBS["techniques"] = Verb(
@@ -269,6 +269,7 @@ VERBS["check"] = Verb(
         "engine": _option(str, "--engine", "the engine of results: 'vllm 0.11'", metavar="NAME"),
         "weights": _option(str, "--weights", "number format of results' weights: bf16, fp8 ...", metavar="FORMAT"),
         "evidence": _OPERATOR_RUNG,
+        "recipe": _option(str, "--recipe", "of rows that name none: `ridgeline catalog recipes`", metavar="NAME"),
         "blind": _option(bool, "--blind", "use nothing that a row does not say: no recipe of its source", False),
     },
 )  # fmt: skip

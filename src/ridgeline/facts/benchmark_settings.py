@@ -88,7 +88,7 @@ class BenchmarkSetting:
         patterns = ("engine", "model", "device", "precision")
         if not all(re.match(getattr(self, name), names[name], re.IGNORECASE) for name in patterns):
             return False
-        return _release_fits(self.versions, stated, version) and all(
+        return release_fits(self.versions, stated, version) and all(
             _holds(part, run) for part in self.condition.split("; ") if part
         )
 
@@ -171,7 +171,7 @@ def _checked(row: Mapping[str, str]) -> BenchmarkSetting:
     return setting
 
 
-def _release_fits(cell: str, stated: str, version: str) -> bool:
+def release_fits(cell: str, stated: str, version: str) -> bool:
     """Whether a release is one that a cell of versions names."""
     if cell in ("", "blank"):
         return cell == "" or not stated

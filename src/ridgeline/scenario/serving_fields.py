@@ -154,6 +154,7 @@ BATCH_FIELDS: tuple[Field, ...] = (
 
 _DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     Field(name="engine", read=_text, help="vllm, sglang, trtllm, llama.cpp ..., and perhaps a version: 'vllm 0.11'"),
+    Field(name="recipe", read=_text, help="settings of a public benchmark, under those said here: `catalog recipes`"),
     Field(name="engine_file", read=_text, help="a policy file of your own for the engine"),
     whole("tp", "tensor-parallel degree of an instance"),
     whole("pp", "pipeline-parallel degree of an instance"),

@@ -61,6 +61,8 @@ def search_serving(
     grid = deployments(model, cluster, space, longest=longest)
     shapes = list(_started(grid, bench, refused, closest, space.drafted))
     candidates = list(fleets(shapes, cluster, space, bench.get, traffic))
+    if space.recipe is not None:
+        candidates = list(_by_recipe(candidates, bench, refused, space.recipe))
     found, pruned = _replayed(candidates, bench, top, refused, progress)
     if not found:
         why = refused.most_common(1)[0][0] if refused else "no degrees divide the model"
@@ -90,6 +92,23 @@ def search_serving(
         title=f"{model.name} on {cluster.name}: {traffic.name}, {traffic.requests:,} requests",
         objective=objective,
     )
+
+
+def _by_recipe(
+    fleets: Sequence[tuple[Deployment, ...]],
+    bench: Bench,
+    refused: Counter[str],
+    recipe: Callable[[tuple[Deployment, ...]], tuple[Deployment, ...]],
+) -> Iterator[tuple[Deployment, ...]]:
+    """Fleets as a recipe sets each, alike ones once; those that do not start are counted by reason."""
+    for fleet in dict.fromkeys(map(recipe, fleets)):
+        try:
+            for one in fleet:
+                bench.get(one)
+        except (NoPlanError, PlanError) as error:
+            refused[reason(error)] += 1
+            continue
+        yield fleet
 
 
 def _started(

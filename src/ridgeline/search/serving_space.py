@@ -53,6 +53,7 @@ class ServingSpace:
     elastic_tokens: int = _whole("serve.elastic_tokens")
     long_tokens: int = _whole("serve.long_tokens")
     fixed: Mapping[str, Any] = field(default_factory=dict)  # options of a deployment that a person stated
+    recipe: Callable[[tuple[Deployment, ...]], tuple[Deployment, ...]] | None = None  # sets what a benchmark does
     drafted: Callable[[Deployment], Deployment] | None = None  # gives a shape what a model that drafts takes
 
     def choices(self, name: str, values: Iterable[Any]) -> list[Any]:

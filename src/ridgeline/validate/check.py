@@ -28,7 +28,7 @@ from ridgeline.validate.offload_rows import on_processors
 from ridgeline.validate.operators import answer_operator
 from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
 from ridgeline.validate.score import Memo, scored, summarise
-from ridgeline.validate.serving import ServedRows
+from ridgeline.validate.serving import ServedRows, by_recipe
 
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
@@ -87,8 +87,9 @@ class Checker:
         strict: bool = False,
         rungs: tuple[Rung, ...] = ALL,
         blind: bool = False,
+        recipe: str = "",
     ) -> None:
-        self._rungs, self._blind = rungs, blind
+        self._rungs, self._blind, self._recipe = rungs, blind, recipe
         self._predictor = predictor or _default_predictor()
         self._completer = completer
         self._source, self._strict = source, strict
@@ -110,6 +111,7 @@ class Checker:
 
     def _answered(self, row: Row, kind: str) -> dict[str, Any]:
         if kind == "serving":
+            row = row if self._blind else by_recipe(row, self._recipe)
             alone = on_processors(row)
             return self._served.answer(row) if alone is None else self._offloaded.answer(alone)
         if kind == "offload":

@@ -17,16 +17,18 @@ from ridgeline.energy.power import operator_power_w
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmark_settings import Run
 from ridgeline.facts.mechanisms import power_of
+from ridgeline.facts.recipes import recipe
 from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.facts.run_settings import LIMITS, RunSettings, settings_of
 from ridgeline.plan.deployment import Deployment
-from ridgeline.plan.engine_options import EngineOptions
+from ridgeline.predict.recipes import ACCEPTANCE, as_divided, tuned, with_settings
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.seams.serving import all_devices, instance_devices
 from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.fronts import Fronts
-from ridgeline.serving.metrics import Band, Metrics, decode_band
+from ridgeline.serving.metrics import Band, Metrics, Objective, decode_band
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -34,32 +36,14 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
-from ridgeline.validate.serving_settings import (
-    LIMITS,
-    TOOL,
-    RunSettings,
-    as_divided,
-    might_be,
-    settings_of,
-    trtllm_bench,
-)
+from ridgeline.validate.serving_settings import might_be
 from ridgeline.validate.serving_traffic import gained_tokens, looped, measured_span_s, sampled_share, traffic_of
-from ridgeline.validate.serving_words import release_then
+from ridgeline.validate.serving_words import engine_of, release_then
 
-ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
 AT_LIMITS = (
     "the load is the highest at which 99 % of requests keep to the benchmark's limits: its rate is the result and"
     " stated, and latencies are wherever the search for it ended"
 )
-OF_POOLS = (
-    "token_budget", "max_seqs", "chunked", "mixed", "memory_fraction", "prefix_cache", "graphs", "block_tokens", "kv",
-    "graph_max", "prefill_graphs", "beam_width", "expert_backend", "out_weights", "product_backend", "tf32",
-    "fresh_kernels", "cache_tokens", "overlap",
-)  # fmt: skip
-"""Settings that a deployment holds under the same names."""
-
-_NARROW = ("fp8", "nvfp4")  # weights whose checkpoints name a cache of 8 bits, or such a cache
-_FRACTION = 0.9  # of free memory, unless a benchmark says more (tensorrt-llm, bench/benchmark/throughput.py)
 _KEPT = 64  # engines and answers kept ready; rows of one run follow each other
 
 
@@ -117,6 +101,20 @@ class ServedRows:
         return self._runs.of(job.key, lambda: serve(job))
 
 
+def by_recipe(row: Row, usual: str) -> Row:
+    """A row as of the source of the recipe that it names in its own column, else of `usual`; itself where none is.
+
+    Raises `InputError` for a recipe of another engine.
+    """
+    name = row.text("recipe").strip() or ("" if row.text("source").strip() else usual)
+    if not name:
+        return row
+    one, (engine, _) = recipe(name), engine_of(row)
+    if one.engine and engine.casefold() != one.engine.casefold():
+        raise InputError(f"recipe '{one.name}' is of {one.engine}, and the row's engine is {engine}", field="recipe")
+    return replace(row, cells={**row.cells, "source": one.code})
+
+
 def settled(job: ServedJob, row: Row) -> ServedJob:
     """The job with what public sources say of how its benchmark was run, where the row leaves it out."""
     date = re.search(r"\b20\d\d-\d\d-\d\d\b", row.text("note"))
@@ -171,14 +169,21 @@ def _as_run(job: ServedJob, found: dict[str, RunSettings]) -> ServedJob:
     changes = tuple(str(value) for value in (ours, found.get("prefill")))
     return replace(
         job,
-        deployment=_tuned(job, _with(job.deployment, ours), ours),
-        prefill=None if job.prefill is None else _with(job.prefill, found["prefill"]),
+        deployment=tuned(
+            with_settings(job.deployment, ours),
+            ours,
+            job.model,
+            job.cluster.accelerator,
+            isl=job.prompt_tokens,
+            osl=job.output_tokens,
+        ),
+        prefill=None if job.prefill is None else with_settings(job.prefill, found["prefill"]),
         statistic=job.statistic or ours.statistic or "mean",
         speculative=job.speculative if job.speculative is not None else ours.draft_tokens,
         open_s=ours.duration_s,
         requests=job.requests or ours.requests,
         queued=job.requests if job.arrivals == "queue" else None,
-        limits=ours.limits if job.arrivals == "poisson" else None,
+        limits=Objective(**ours.limits) if ours.limits and job.arrivals == "poisson" else None,
         fronts=None if ours.frontends is None else max(1, min(ours.frontends, _nodes(job.cluster) - 1)),
         rounds=job.rounds or ours.requests_per_user,
         key=(*job.key, *changes),
@@ -188,41 +193,6 @@ def _as_run(job: ServedJob, found: dict[str, RunSettings]) -> ServedJob:
 def _nodes(cluster: Cluster) -> int:
     """Hosts of a cluster [1]."""
     return -(-cluster.count // cluster.node_devices)
-
-
-def _with(pool: Deployment, settings: RunSettings) -> Deployment:
-    """A deployment with the settings of its benchmark; what the row itself says stays."""
-    changes: dict[str, Any] = {
-        name: settings.values[name] for name in OF_POOLS if settings.values.get(name) is not None
-    }
-    changes |= settings.waits(pool.dp)
-    if pool.kv:
-        changes.pop("kv", None)
-    unsaid = EngineOptions()
-    stated = {name for name in changes if getattr(pool.options, name, None) != getattr(unsaid, name, None)}
-    changes = {name: value for name, value in changes.items() if name not in stated}
-    if settings.preemption is not None:
-        changes["preemption"] = settings.preemption
-    if settings.same_prompts and settings.greedy:
-        changes["alike"] = True
-    if settings.version:
-        changes["version"] = settings.version
-    return replaced(pool, **changes)
-
-
-def _tuned(job: ServedJob, pool: Deployment, settings: RunSettings) -> Deployment:
-    """The deployment with limits of an iteration that its benchmark's tool works out, where nothing states them."""
-    if settings.tuned_limits != TOOL or job.prompt_tokens is None or job.output_tokens is None:
-        return pool
-    most, budget = trtllm_bench(
-        job.model, job.cluster.accelerator, pool, isl=job.prompt_tokens, osl=job.output_tokens,
-        fraction=settings.memory_fraction or _FRACTION, narrow_kv=(pool.kv or pool.weights) in _NARROW,
-    )  # fmt: skip
-    return replaced(
-        pool,
-        max_seqs=most if pool.options.max_seqs is None else pool.options.max_seqs,
-        token_budget=budget if pool.options.token_budget is None else pool.options.token_budget,
-    )
 
 
 def serve(job: ServedJob) -> ReplayedJob:
