@@ -48,6 +48,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_compiled", {})
     monkeypatch.setattr(compiled, "_LOAD_S", 1e9)
     monkeypatch.setattr(compiled, "_IMPORT_S", 1e9)
+    monkeypatch.setattr(compiled, "_COMPILE_S", 1e9)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -66,6 +67,7 @@ def test_plain_and_compiled_kernels_agree_to_the_bit(name: str, monkeypatch: pyt
             with monkeypatch.context() as patch:
                 patch.setattr(compiled, "_LOAD_S", -1.0)
                 patch.setattr(compiled, "_IMPORT_S", -1.0)
+                patch.setattr(compiled, "_COMPILE_S", -1.0)
                 derived = model.derive(table)
         quick = np.empty((ROWS, 3))
         compiled.compiled(model.kernel)(derived, device, values, quick)
@@ -85,6 +87,7 @@ def test_plain_and_compiled_interpolation_agree(monkeypatch: pytest.MonkeyPatch)
             _plain(patch)
             patch.setattr(compiled, "_LOAD_S", limit_s)
             patch.setattr(compiled, "_IMPORT_S", limit_s)
+            patch.setattr(compiled, "_COMPILE_S", limit_s)
             found.append(grid.at(np.stack(points)))
             assert bool(compiled._compiled) == (limit_s < 0)
     np.testing.assert_array_equal(*found)
