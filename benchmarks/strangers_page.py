@@ -27,11 +27,16 @@ GROUPS = (
     ("latency", "serving", r".*latency|e2e"),
     ("memory of serving", "serving", r"memory"),
     ("training step", "training", r"step_time"),
+    ("time to train", "training", r"time_to_train|gpu_hours"),
+    ("power", "training", r"mean_node_power"),
+    ("power of serving", "serving", r"avg_power"),
+    ("other of serving", "serving", r""),
     ("training throughput", "training", r""),
     ("memory of training", "memory", r""),
     ("offload", "offload", r""),
     ("pictures", "diffusion", r"latency"),
     ("memory of pictures", "diffusion", r"memory"),
+    ("pictures a second", "diffusion", r""),
     ("post-training (RL)", "rl", r""),
 )
 """Name of a group of metrics, table, and what its metrics begin with; the first that fits is a row's."""

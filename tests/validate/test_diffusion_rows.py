@@ -83,7 +83,7 @@ def test_a_pipeline_waits_in_its_first_steps_and_never_halves_the_rest() -> None
     ("cells", "reason"),
     [
         ({"metric": "latency_p99_s"}, "waits for others"),
-        ({"metric": "memory_gb_per_gpu"}, "holds in memory"),
+        ({"metric": "memory_gb_per_gpu", "unit": "s"}, "no unit of memory_gb_per_gpu; known: GB, GiB, MiB"),
         ({"metric": "beauty"}, "known: latency_s"),
         ({"model": "Step-Video-T2V"}, "no diffusion model that is predicted"),
         ({"resolution": ""}, "size of the picture is not stated"),
@@ -126,3 +126,22 @@ def test_divisions_by_other_words_are_the_same(one: str, other: str, devices: st
 @pytest.mark.parametrize("cell", ["1024", "1024*1024", "1024 X 1024"])
 def test_sizes_by_other_spellings_are_the_same(cell: str) -> None:
     assert answer(resolution=cell)["predicted"] == answer()["predicted"]
+
+
+def test_memory_is_what_the_pipeline_holds() -> None:
+    """SD 2.1 at 512 in fp16: 866 M, 340 M and 50 M numbers of 2 bytes, and the widest convolution's 256 channels in and
+    out of 512 x 512 pixels, each as stored and channels last: 4 x 128 MiB."""
+    cells = {"metric": "memory_gb_per_gpu", "unit": "GiB", "precision": "fp16", "technique": "single GPU"}
+    small = answer(model="Stable Diffusion 2.1", resolution="512x512", **cells)
+    assert small["predicted"] == pytest.approx((866 + 340 + 50) * 2e6 / 2**30 + 0.5, rel=0.01)
+    assert small["low"] < small["predicted"] < small["high"]
+    wide = answer(model="Stable Diffusion 2.1", resolution="768x768", **cells)
+    assert wide["predicted"] - small["predicted"] == pytest.approx(0.5 * (768**2 / 512**2 - 1), rel=0.01)
+    assert answer(model="SDXL", **cells, steps="")["predicted"] > 10.0  # its decoder is upcast: 4 GiB in place of 2
+
+
+def test_t5_keeps_a_product_in_fp32_where_the_pipeline_is_in_fp16() -> None:
+    """24 layers of 10,240 x 4,096 numbers, two bytes more each."""
+    cells = {"model": "Stable Diffusion 3 medium", "metric": "memory_gb_per_gpu", "unit": "GiB"}
+    half, brain = (answer(**cells, precision=each)["predicted"] for each in ("fp16", "bf16"))
+    assert half - brain == pytest.approx(24 * 10_240 * 4_096 * 2 / 2**30)

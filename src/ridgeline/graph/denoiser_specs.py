@@ -90,6 +90,8 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"^flux\.?1?[- .]\[?(dev|schnell)\]?$", r"flux.1-\1"),
     (r"^flux\.?1?[- ]krea(?:[- ]dev)?$", "flux.1-dev"),
     (r"^(?:sd|stable.diffusion)[- ]?3[- ]medium$", "sd3-medium"),
+    (r"^(?:sd|stable.diffusion)[- ]?3\.5[- ]large$", "sd3.5-large"),
+    (r"^z-image(?:[- ]\(?(?:base|guided)\)?)?$", "z-image"),
     (r"^pixart[- ](?:alpha|α)$", "pixart-alpha"),
     (r"^hunyuan-?dit$", "hunyuan-dit"),
     (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
@@ -100,6 +102,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"^hunyuan-?video$", "hunyuan-video"),
     (r"^latte(?:-1)?$", "latte"),
     (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
+    (r"^wan-?2\.1[- ]i2v[- ]14b(?:[- ](?:480|720)p)?$", "wan2.1-i2v-14b"),
 )
 """Models by their names in tables: (name, model). Some are another's denoiser with weights of their own.
 Source: unet/config.json of playgroundai/playground-v2.5-1024px-aesthetic and transformer/config.json of

@@ -37,6 +37,7 @@ class Unet:
     blocks: int = 2
     text_tokens: int = 77
     labels: int = 0  # width of what else conditions it: pooled words, sizes and crops
+    upcast: bool = False  # pixels are decoded in fp32 where the rest is in fp16
 
 
 UNETS = toml_records("networks.toml", "unets", Unet)

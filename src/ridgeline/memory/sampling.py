@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Graph, op_params
 from ridgeline.graph.ops import AttentionOp, ConvolutionOp, GemmOp, Op
+
+_LAYOUTS = 2  # of a convolution's tensors: as they are stored, and channels last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,13 @@ class SamplingMemory:
         return self.with_offload(self.offload)
 
     @property
+    def interval_bytes(self) -> tuple[float, float]:
+        """The 80 % interval of what is held [byte]: weights are known, what lies between operators is not."""
+        working = max(part.working_bytes for part in self.parts.values())
+        low, high = (constant(f"interval.sampling.{end}") for end in ("low", "high"))
+        return self.peak_bytes + (low - 1.0) * working, self.peak_bytes + (high - 1.0) * working
+
+    @property
     def fits(self) -> bool:
         """Whether that much is there."""
         return self.peak_bytes <= self.capacity_bytes
@@ -62,7 +72,11 @@ class SamplingMemory:
 def part_of(
     graph: Graph, *, element_bytes: float, weight_bytes: float, copies: float = 1.0, share: float = 1.0
 ) -> PipelineModelMemory:
-    """A model's weights, `share` of its layers' on a device, and its forward's widest product on `copies` inputs."""
+    """A model's weights, `share` of its layers' on a device, and its forward's widest product on `copies` inputs.
+
+    Convolutions hold their input and output twice: tensor cores take channels last, and cuDNN copies tensors that are
+    not (NVIDIA, Convolutional Layers User's Guide, Tensor Layouts In Memory).
+    """
     ends = [*graph.embedding, *graph.head]
     layers = [list(graph.blocks[name].ops) for name in graph.layers]
     sizes = [sum(op_params(op, 1) for op in ops) for ops in layers]
@@ -94,7 +108,7 @@ def clip_params(hidden: int, layers: int) -> int:
 def _operands(op: Op) -> float:
     """Elements that a product or an attention reads and writes, its weight left out, for one input [1]."""
     if isinstance(op, ConvolutionOp):
-        return op.rows * (op.k * op.groups / op.taps + op.n * op.groups)
+        return _LAYOUTS * op.rows * (op.k * op.groups / op.taps + op.n * op.groups)
     if isinstance(op, GemmOp):
         return float(op.k + op.n)
     if isinstance(op, AttentionOp):

@@ -24,10 +24,16 @@ from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.predict.operator_mechanisms import host_cost
 from ridgeline.predict.predictor import Predictor
-from ridgeline.predict.sampling_steps import least_seconds, pipeline_memory, step_price, steps_of, stretch_price
+from ridgeline.predict.sampling_steps import (
+    PLAIN,
+    least_seconds,
+    pipeline_memory,
+    pixels_precision,
+    step_price,
+    steps_of,
+    stretch_price,
+)
 from ridgeline.predict.step_interval import step_interval
-
-PLAIN = "bf16"  # format of encoders and decoders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +151,8 @@ def _ends(
         words, read = _words(load(spec.encoder), cluster, replace(workload, seq_len=spec.words))
     elif spec is not None:
         said.append("its encoder of words takes no time")
-    price = step_price(Predictor(drawn, cluster, workload), pictures, Division())
+    shown = _workload(plain, pixels_precision(name, asked.precision))
+    price = step_price(Predictor(drawn, cluster, shown), pictures, Division())
     return words, price.seconds, read + price.least_s, tuple(said)
 
 

@@ -13,11 +13,13 @@ from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.price import PhaseCost
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Accelerator
+from ridgeline.facts.store import read_toml
 from ridgeline.graph.denoiser_specs import DENOISERS
 from ridgeline.graph.denoisers import guided
 from ridgeline.graph.diffusion import UNETS
 from ridgeline.graph.load import load
-from ridgeline.graph.model import Block, Model
+from ridgeline.graph.model import Block, Model, op_params
+from ridgeline.graph.ops import GemmOp
 from ridgeline.graph.workload import PRECISIONS
 from ridgeline.lower.sampling import PATCHED, exchanges, forward
 from ridgeline.lower.work import Layout
@@ -27,6 +29,7 @@ from ridgeline.predict.floor import peak_flop_per_s
 from ridgeline.predict.predictor import Predictor
 from ridgeline.seams.sampler import Stretch, stretched
 
+PLAIN = "bf16"  # format of encoders and decoders beside a quantized network
 LINKS = "tensor link"  # what devices tell each other, under the name of the parts that intervals know
 
 
@@ -108,7 +111,7 @@ _CLIP_L, _CLIP_H, _CLIP_G = (768, 12), (1024, 23), (1280, 32)  # width and layer
 _CLIP = {768: (_CLIP_L,), 1024: (_CLIP_H,), 2048: (_CLIP_L, _CLIP_G)}
 """Text encoders of CLIP by the width of what a network reads of them. Source: config.json of each model's text_encoder
 and text_encoder_2 on huggingface.co."""
-_ENDS_BYTES = 2.0  # of a number of encoders and decoders, which are kept in 16 bits
+_ENDS_BYTES = 2.0  # of a number of encoders, which are kept in 16 bits
 
 
 def pipeline_memory(
@@ -135,18 +138,27 @@ def pipeline_memory(
     parts, said = {"denoiser": found}, ["memory: no kernel's workspace is counted"]
     if asked.decoded:
         ends = max(_ENDS_BYTES, 0.0 if precision.quantize else precision.activation_bytes)
-        words, silent = _words(name, ends)
+        words, silent = _words(name, ends, asked.precision)
         parts |= words
         said += silent
         film = name in DENOISERS and bool(DENOISERS[name].film)
         whole = 0 if film else asked.batch  # diffusers, AutoencoderKLHunyuanVideo.enable_tiling: tiles of any size
         said += ["memory: the decoder of a video works in tiles, which are not counted"] * film
-        parts["pixels"] = part_of(pixels.graph, element_bytes=ends, weight_bytes=ends, copies=whole)
+        drawn = PRECISIONS[pixels_precision(name, asked.precision)].activation_bytes
+        parts["pixels"] = part_of(pixels.graph, element_bytes=drawn, weight_bytes=drawn, copies=whole)
     told = SamplingMemory(parts=parts, offload=asked.offload, capacity_bytes=part.memory_bytes)
     return told, tuple(said)
 
 
-def _words(name: str, element_bytes: float) -> tuple[dict[str, PipelineModelMemory], list[str]]:
+def pixels_precision(name: str, precision: str) -> str:
+    """The precision that pixels are decoded in: that of a plain pipeline, or TF32 where fp16 is upcast."""
+    spec = UNETS.get(name)
+    if precision == "fp16" and spec is not None and spec.upcast:
+        return "tf32"
+    return PLAIN if PRECISIONS[precision].quantize else precision
+
+
+def _words(name: str, element_bytes: float, precision: str) -> tuple[dict[str, PipelineModelMemory], list[str]]:
     """The encoders of words: T5's half that encodes, and CLIP's."""
     spec = DENOISERS.get(name)
     width = UNETS[name].context if spec is None else spec.pooled
@@ -165,4 +177,7 @@ def _words(name: str, element_bytes: float) -> tuple[dict[str, PipelineModelMemo
     blocks = {layer: graph.blocks[layer] for layer in layers}
     half = replace(graph, layers=layers, blocks=blocks, head=())
     made = part_of(half, element_bytes=element_bytes, weight_bytes=element_bytes, copies=spec.words)
-    return {**found, "words": made}, []
+    roles = read_toml("networks.toml")["kept_in_fp32"].get(spec.encoder, []) if precision == "fp16" else []
+    ops = [op for layer in layers for op in blocks[layer].ops if isinstance(op, GemmOp) and op.role.value in roles]
+    wider = (ELEMENT_BYTES["fp32"] - element_bytes) * sum(op_params(op, 1) for op in ops)
+    return {**found, "words": replace(made, weights_bytes=made.weights_bytes + wider)}, []

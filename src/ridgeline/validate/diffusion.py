@@ -19,7 +19,8 @@ from ridgeline.validate.recipes import FP8_ARCHITECTURES, HALF_ONLY
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 
-METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s")
+MEMORY = "memory_gb_per_gpu"
+METRICS = ("latency_s", "latency_per_step_s", "images_per_s", "steps_per_s", MEMORY)
 _SPELLED = words("sampled_metric")
 """Metrics by other words. A step is one of the denoiser's, guidance included, as diffusers counts."""
 
@@ -27,8 +28,9 @@ _UNITS: dict[str, dict[str, float]] = {
     "s": {"s": 1.0, "ms": 1e-3, "min": 60.0},
     "1/s": {f"{what}/{each}": scale for what in ("images", "image", "img", "samples", "it", "steps", "1", "videos")
             for each, scale in (("s", 1.0), ("min", 1 / 60))},
+    "byte": {"GB": 1e9, "GiB": 2.0**30, "MiB": 2.0**20},
 }  # fmt: skip
-"""Units of a time and of a rate, in SI."""
+"""Units of a time, of a rate and of memory, in SI."""
 
 _OF_A_STEP = ("latency_per_step_s", "steps_per_s")
 ENGINE_BATCH = 8  # pictures that an engine makes at a time when a row leaves it to the engine (assumed)
@@ -41,7 +43,9 @@ _WORDS = {
     "cfg": "guidance", "cfg parallel": "guidance", "pipefusion": "pipeline", "tensor parallel": "tensor",
     "tp": "tensor", "sequence parallel": "ulysses", "usp": "ulysses", "sp": "ulysses",
 }  # fmt: skip
-_PLAIN = re.compile(r"single (?:GPU|device)|\breplicas\b|data[- ]parallel|^none$", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"single (?:GPU|device)|\breplicas\b|data[- ]parallel|^none$|^\w+ (?:dynamic )?quanti[sz]ation\b", re.IGNORECASE
+)
 
 
 class DiffusionRows:
@@ -82,11 +86,12 @@ def _metric(row: Row) -> str:
 
 
 def _scale(row: Row, metric: str) -> float:
-    """The row's unit in SI [s] or [1/s]; raises `InputError` for another kind of unit."""
-    unit, known = row.text("unit").strip(), _UNITS["1/s" if metric.endswith("s_per_s") else "s"]
+    """The row's unit in SI [s], [1/s] or [byte]; raises `InputError` for another kind of unit."""
+    kind = "byte" if metric == MEMORY else "1/s" if metric.endswith("s_per_s") else "s"
+    unit, known = row.text("unit").strip(), _UNITS[kind]
     if unit and unit not in known:
         raise InputError(f"'{unit[:20]}' is no unit of {metric}; known: {', '.join(known)}", field="unit")
-    return known.get(unit, 1.0)
+    return known.get(unit, 1e9 if kind == "byte" else 1.0)
 
 
 def _model(row: Row) -> str:
@@ -138,19 +143,19 @@ def _sampling(row: Row, metric: str, device: Accelerator) -> tuple[Sampling, tup
     steps, said = _count(row, "steps"), []
     if size is None:
         raise InputError("the size of the picture is not stated", field="resolution")
-    if steps is None and metric in _OF_A_STEP:
+    if steps is None and metric in (*_OF_A_STEP, MEMORY):
         steps = 1
     if steps is None:
         raise InputError("the number of steps is not stated", field="steps")
     precision, engine = "bf16", re.search(r"tensorrt|shark|stage|flax|jetpack", row.text("engine"), re.IGNORECASE)
     cell = row.text("precision")
     narrow = device.architecture in FP8_ARCHITECTURES
-    if device.architecture in HALF_ONLY:
+    if device.architecture in HALF_ONLY or re.match(r"(?:fp|float)16\b", cell, re.IGNORECASE):
         precision = "fp16"
     if (EIGHT_BITS.search(cell) or (not cell and re.search("tensorrt", row.text("engine"), re.IGNORECASE))) and narrow:
         precision = "fp8"
         said.append("products and convolutions of the denoiser in 8 bits")
-    compiled = row.text("compile") in ("torch.compile", "onediff")
+    compiled = row.text("compile").casefold() in ("torch.compile", "onediff", "yes")
     execution = "graph" if engine else "compiled" if compiled else "eager"
     batch = _count(row, "batch")
     if batch is None:
@@ -168,6 +173,8 @@ def _sampling(row: Row, metric: str, device: Accelerator) -> tuple[Sampling, tup
 
 def _read(metric: str, cost: SamplingCost, asked: Sampling, replicas: int) -> tuple[float, float, float]:
     """Value, low and high of a metric."""
+    if metric == MEMORY:
+        return cost.memory.peak_bytes, *cost.memory.interval_bytes
     if metric == "images_per_s":
         made = float(asked.batch * replicas)
         return made / cost.seconds, made / cost.high_s, made / cost.low_s
