@@ -42,7 +42,7 @@ def test_an_answer_starts_without_readers_of_python_objects(words: list[str]) ->
         (["op", "gemm", "8x8x8", "--window", "-1"], "'--window': -1 is out of range; it must be at least 0"),
         (["op", "gemm", "8x8x8", "--skew", "nan"], "nan is out of range; it must be at least 0 and at most 4"),
         (["op", "gemm", "8x8x8", "--evidence", "dataset"], "'dataset'; nearest: datasheet; one of: measured,"),
-        (["catalog", "devices"], "unknown word 'devices'; nearest: recipes; one of: models, accelerators, clusters, processors, recipes"),
+        (["catalog", "devices"], "unknown word 'devices'; nearest: recipes; one of: models, accelerators, clusters"),
         (["plam"], "No such command 'plam'. Did you mean 'plan'"),
         (["op"], "Missing argument 'kind'"),
     ],

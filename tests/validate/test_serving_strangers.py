@@ -16,7 +16,7 @@ from ridgeline.seams.serving import instance_devices
 from ridgeline.validate.rows import Row, read
 from ridgeline.validate.serving import ServedRows, settled
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_settings import SPREAD, known, might_be
+from ridgeline.validate.serving_settings import SPREAD, as_likely, known, might_be
 
 CELLS = {
     "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "A100", "n_devices": "1", "tp": "1",
@@ -31,9 +31,10 @@ def row(**cells: str) -> Row:
 
 
 def alike(**cells: str) -> tuple[ServedJob, ...]:
-    """What the interval of a row holds for."""
+    """What the interval of a row holds for as well."""
     one = row(**cells)
-    return settled(read_served(one), one).alike
+    job = settled(read_served(one), one)
+    return (*job.as_likely, *job.alike)
 
 
 def test_nothing_is_added_where_the_source_is_known() -> None:
@@ -43,7 +44,8 @@ def test_nothing_is_added_where_the_source_is_known() -> None:
     job = read_served(row())
     assert might_be(job, "IX", cache_known=True) == ()
     assert [one.deployment.kv for one in might_be(job, "IX")] == ["fp8"]  # of this run it says nothing
-    assert len(might_be(job, "ZZ")) == 4
+    assert len(might_be(job, "ZZ")) == 3
+    assert as_likely(job, "IX") == ()
 
 
 def test_a_stranger_s_run_may_have_been_another_in_one_thing_each() -> None:
@@ -78,6 +80,18 @@ def test_an_interval_holds_for_all_that_a_run_may_have_been() -> None:
     for cells in ({"hardware": "A100-SXM-40GB"}, {"engine_version": "0.5.5"}, {"precision_kv": "fp8"}):
         other = answers.answer(row(**cells))
         assert mine["low"] <= other["predicted"] <= mine["high"]
+
+
+def test_of_lengths_alike_and_drawn_neither_is_likelier() -> None:
+    """Users whose lengths are all alike come back together and wait for each other's prompts, others do not."""
+    answers = ServedRows()
+    cells = {"engine_version": "0.6.3", "hardware": "A100-SXM-80GB", "batch_or_concurrency": "16", "isl": "2048"}
+    one = settled(read_served(row(**cells)), row(**cells))
+    (drawn,) = one.as_likely
+    both = [answers.answer(row(**cells))["predicted"]]
+    both += [1e3 * answers._served(each).metrics.ttft.mean for each in (one, drawn)]
+    assert both[0] == pytest.approx((both[1] * both[2]) ** 0.5)
+    assert both[2] < 0.9 * both[1]
 
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {

@@ -36,7 +36,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
-from ridgeline.validate.serving_settings import might_be
+from ridgeline.validate.serving_settings import as_likely, might_be
 from ridgeline.validate.serving_traffic import gained_tokens, looped, measured_span_s, sampled_share, traffic_of
 from ridgeline.validate.serving_words import engine_of, release_then
 
@@ -79,13 +79,26 @@ class ServedRows:
         if not math.isfinite(predicted):
             raise InputError(f"requests of one token have no {job.metric}", field="metric")
         low, high = _interval(job, found, predicted)
-        for other, ends in (*((one, False) for one in job.otherwise), *((one, True) for one in job.alike)):
+        others = [(one, False) for one in job.otherwise] + [(one, True) for one in (*job.alike, *job.as_likely)]
+        for other, ends in others:
             low, high = self._wider(other, low, high, ends=ends)
+        predicted = self._middle(job, predicted)
         evidence = Evidence.ASSUMED if job.stand_ins else found.evidence
         rung = worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value
         named = {"device": job.cluster.accelerator.name, "engine": job.deployment.engine, "model": job.model.name}
         said = [*job.assumptions, *found.said]
         return scored(row, predicted, low, high, evidence=evidence, rung=rung, assumptions=said, **named)
+
+    def _middle(self, job: ServedJob, value: float) -> float:
+        """The geometric mean of a job's value and those of the jobs that are as likely and start."""
+        values = [value]
+        for other in job.as_likely:
+            try:
+                found = self._served(other)
+            except RidgelineError:
+                continue
+            values.append(_value(other, found, found.replay, found.metrics) / other.unit_si)
+        return math.prod(values) ** (1.0 / len(values))
 
     def _wider(self, job: ServedJob, low: float, high: float, *, ends: bool) -> tuple[float, float]:
         """An interval that holds for another run as well, if that one starts; with `ends` for all of that one's."""
@@ -152,7 +165,9 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
         others.append(replace(run, statistic="p50"))
     cache_known = found["decode"].kv is not None
     alike = (*might_be(run, row.source, cache_known=cache_known), *(_by(run, name) for name in job.stand_ins))
-    return replace(run, otherwise=tuple(others), alike=alike)
+    likely = as_likely(run, row.source)
+    said = ("lengths may be all alike or drawn: the middle of both",) if likely else ()
+    return replace(run, otherwise=tuple(others), alike=alike, as_likely=likely, assumptions=(*run.assumptions, *said))
 
 
 def _by(job: ServedJob, engine: str) -> ServedJob:

@@ -53,7 +53,8 @@ class ServedJob:
     run answers. `stand_ins` are engines that the row's own may be like, where it has no policy, `sizes` the devices of
     other memory that a cell which states none may mean. The interval holds for the value of `otherwise`, the job under
     the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid statistic, and
-    for all of `alike`: with each of the stand-ins, and what else it may have been where the source is unknown.
+    for all of `alike`: with each of the stand-ins, and what else it may have been where the source is unknown. What is
+    predicted is the geometric mean of the job and those `as_likely`.
     `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
     instances of each pool; None where whoever has the fewest requests is next. `cut` says whether a sequence may end at
     the model's context: where the engine or that length is not known, what was measured is what the row states.
@@ -87,6 +88,7 @@ class ServedJob:
     sizes: tuple[Accelerator, ...] = ()
     otherwise: tuple[ServedJob, ...] = ()
     alike: tuple[ServedJob, ...] = ()
+    as_likely: tuple[ServedJob, ...] = ()
 
 
 def read_served(row: Row, source: Machines | None = None) -> ServedJob:

@@ -44,14 +44,19 @@ def might_be(job: ServedJob, source: str, *, cache_known: bool = False) -> tuple
     return caches if known(source) else (*_others(job), *caches)
 
 
+def as_likely(job: ServedJob, source: str) -> tuple[ServedJob, ...]:
+    """Jobs that nothing said makes less likely than the job itself: where the source is unknown and users wait for
+    their answers, lengths that are drawn. Requests all alike end together and come together, so that each prompt waits
+    for all others; of drawn lengths none does."""
+    if known(source) or job.arrivals != "closed" or job.spread != (1.0, 1.0) or job.lengths is not None:
+        return ()
+    mean = sum(SPREAD) / 2
+    prompt, output = (job.prompt_tokens or 1.0) * mean, (job.output_tokens or 1.0) * mean
+    return (replace(job, spread=SPREAD, prompt_tokens=prompt, output_tokens=output, key=(*job.key, "lengths")),)
+
+
 def _others(job: ServedJob) -> Iterator[ServedJob]:
     engine, own = job.deployment.engine, not job.stand_ins
-    if job.arrivals == "closed" and job.spread == (1.0, 1.0) and job.lengths is None:
-        mean = sum(SPREAD) / 2
-        prompt, output = job.prompt_tokens or 1.0, job.output_tokens or 1.0
-        yield replace(
-            job, spread=SPREAD, prompt_tokens=prompt * mean, output_tokens=output * mean, key=(*job.key, "lengths")
-        )
     earlier = release_at(engine, EARLIER) if own and not job.deployment.version else None
     if earlier is not None and job.cluster.accelerator.architecture not in NEWER:
         yield _changed(job, version=earlier)
