@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ridgeline import predict
 from ridgeline.seams.schedule import Order
 from ridgeline.timeline.simulate import Timeline, busy_s, simulate
 from ridgeline.training.bounds import uneven_bound_s
@@ -123,6 +124,25 @@ def simulation_rows() -> list[str]:
     return rows
 
 
+def vocabulary_rows() -> list[str]:
+    """Steps of Vocabulary Parallelism's one-host pipelines by words, each way, and the most that a device holds."""
+    ways = {"1F1B": {"schedule": "1f1b"}, "1f1b-vocab": {"schedule": "1f1b-vocab"}}
+    ways["layers spread anew"] = {"schedule": "1f1b", "layer_split": "4,4,4,5,5,5,5,0"}
+    asked = {
+        "on": "8xA100-SXM-80GB", "pp": 8, "global_batch": 128, "seq_len": 2048, "micro_batch": 1, "precision": "fp16",
+        "zero": 1, "framework": "Megatron-zero-bubble", "quick": True,
+    }  # fmt: skip
+    rows = []
+    for words in ("32k", "64k", "128k", "256k"):
+        cells = []
+        for way in ("1F1B", "layers spread anew", "1f1b-vocab"):
+            found = predict(f"gpt-4b-{words}-words", **asked, **ways[way]).as_dict()
+            most = max(one["total_bytes"] for one in found["memory"])
+            cells.append(f"{found['step_time_s']['value']:.2f} s, {most / 1e9:.1f} GB")
+        rows.append(f"| {words.upper()} | {' | '.join(cells)} |")
+    return rows
+
+
 def break_even_rows() -> list[str]:
     """What one plain step costs, and what loading Numba costs."""
     one = order(pipeline_schedule("1f1b"), 16, 64)
@@ -154,6 +174,16 @@ def main() -> None:
         "| schedule | p x m | make | all | new process | theirs | span bubble | theirs | step bubble | least | peak |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
         *schedule_rows(),
+        "",
+        "## A vocabulary over all stages",
+        "",
+        "Vocabulary Parallelism's pipelines of one host: 32 layers of 3,072, 128 micro-batches of a sequence of 2,048",
+        "tokens on 8 A100. A step and the most that a device holds, head and embedding on the last and first stage, with",
+        "layers spread to make room for them, and divided over all stages (`1f1b-vocab`).",
+        "",
+        "| words | 1F1B | layers spread anew | `1f1b-vocab` |",
+        "|---|---|---|---|",
+        *vocabulary_rows(),
         "",
         "## Exact simulations",
         "",

@@ -255,3 +255,45 @@ def test_a_speedup_may_be_two_times() -> None:
     assert values("speedups", *rows)["mean"] == 1.5
     with pytest.raises(InputError, match="--column speedup="):
         values("fast-p", {"seconds": 1.0, "correct": 1})
+
+
+def routes(*experts: tuple[str, str], request: int = 0) -> list[dict[str, Any]]:
+    """Rows of tokens, the experts of two layers each."""
+    return [
+        {"request": request, "token": token, "layer": layer, "experts": each}
+        for token, both in enumerate(experts)
+        for layer, each in enumerate(both)
+    ]
+
+
+def test_expert_routes_by_hand() -> None:
+    """Layer 1's expert is layer 0's plus 2: foreseen always, by popularity half of the time."""
+    rows = routes(("0", "2"), ("1", "3"), ("0", "2"), ("1", "3"))
+    found = values("expert-routes", *rows)
+    assert (found["tokens"], found["layers"], found["experts"], found["experts_of_a_token"]) == (4, 2, 4, 1.0)
+    assert found["imbalance"] == 2.0
+    assert (found["repeat_share"], found["repeat_by_popularity"]) == (0.0, 0.5)
+    assert (found["next_layer_hits"], found["hits_by_popularity"]) == (1.0, 0.5)
+    assert values("expert-routes(wide=2)", *rows)["hits_by_popularity"] == 1.0
+
+
+def test_tokens_of_another_request_do_not_follow() -> None:
+    rows = routes(("0 1", "2 3"), ("0 1", "2 3")) + routes(("2 3", "0 1"), request=1)
+    assert values("expert-routes", *rows)["repeat_share"] == 1.0
+
+
+def test_loads_and_traffic_are_what_a_deployment_reads() -> None:
+    rows = routes(("[0, 1]", "2"), ("0 1", "3"))
+    told = metric("expert-routes(rows=loads)").score(table(*rows)).rows
+    assert [one["load"] for one in told] == [2, 2, 0, 0, 0, 0, 1, 1]
+    passed = metric("expert-routes(rows=traffic)").score(table(*rows)).rows
+    assert sum(one["tokens"] for one in passed) == 2.0
+    assert dict(passed[0]) == {"layer": 0, "expert": 0, "next": 2, "tokens": 0.5}
+
+
+@pytest.mark.parametrize("bad", [{"experts": "x"}, {"experts": "-1"}, {"layer": 0.5}, {"token": ""}])
+def test_bad_routes_are_refused_by_column(bad: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as error:
+        values("expert-routes", {"token": 0, "layer": 0, "experts": "0", "line": 7, **bad})
+    assert next(iter(bad)) in str(error.value)
+    assert "7" in str(error.value)

@@ -72,7 +72,7 @@ def _asked(command: str, files: tuple[tuple[str, str], ...]) -> Mapping[str, Any
             known = {name: str(Path(folder) / name) for name, _ in files}
             question, words = read_line([known.get(word, word) for word in shlex.split(command)])
             # no value of a claim is a gain from better machines, and each takes a pricing of its own
-            found = ask(question, **words, **({"quick": True} if question == "predict" else {}))
+            found = ask(question, **words, **({"quick": True} if question in ("predict", "simulate") else {}))
             answer = json.loads(found.to_json())
     except RidgelineError as error:
         return refusal(error)

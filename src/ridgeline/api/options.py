@@ -48,6 +48,7 @@ _OPERATOR_RUNG = _option(
     str, "--evidence", "best rung: measured tables, fits, fits of other devices, or the datasheet alone", "measured",
     choices=OPERATOR_EVIDENCE,
 )  # fmt: skip
+_QUICK = _option(bool, "--quick", "without what a tenth more of each resource would change", False)
 _TRAIN = _option(bool, "--train", "the workload is training, unless --serve", True, shown=False)
 _SERVE = _option(bool, "--serve", "the workload is serving: say traffic and an objective", False)
 _RUN_FLAGS = {
@@ -110,7 +111,7 @@ Examples:
         "evidence": _RUNG,
         "trace": _option(str, "--trace", "write the timeline as a Chrome trace, for Perfetto", metavar="FILE"),
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
-        "quick": _option(bool, "--quick", "without what a tenth more of each resource would change", False),
+        "quick": _QUICK,
     },
     fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS, "Pictures": PICTURE_FIELDS},
 )  # fmt: skip
@@ -122,7 +123,7 @@ VERBS["simulate"] = Verb(
 Example:
   ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
-    own=_ASKED,
+    own={**_ASKED, "quick": _QUICK},
     fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
 )
 VERBS["advise"] = Verb(

@@ -102,7 +102,7 @@ def simulate(given: SimpleNamespace) -> Answer:
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
     with blamed_on_word(asked):
-        return _replay(asked)
+        return _replay(asked, changes=not given.quick)
 
 
 def _needs_experts_beside(asked: ServingScenario) -> None:
@@ -128,7 +128,7 @@ def predict_batch(given: SimpleNamespace) -> Answer:
     with blamed_on_word(asked):
         if not batch:
             asked, parts = _queued(asked)
-        return _replay(asked, evidence=given.evidence, offline=True, parts=parts)
+        return _replay(asked, evidence=given.evidence, offline=True, parts=parts, changes=not given.quick)
 
 
 def _queued(asked: ServingScenario) -> tuple[ServingScenario, float]:
@@ -164,7 +164,9 @@ def operation_of(asked: ServingScenario, **said: Any) -> Operation:
     return Operation(policies=policies_of(asked), **said)
 
 
-def _replay(asked: ServingScenario, *, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0) -> Answer:
+def _replay(
+    asked: ServingScenario, *, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0, changes: bool
+) -> Answer:
     from ridgeline.predict.serving import simulate_serving
     from ridgeline.report.serving_json import serving_as_dict
     from ridgeline.serving.metrics import Objective
@@ -185,7 +187,7 @@ def _replay(asked: ServingScenario, *, evidence: str = MEASURED, offline: bool =
             objective=Objective(**asked.traffic.get("slo", {})),
             operation=operation_of(
                 asked, router=asked.router, resolved=resolved(asked.cluster, evidence), offline=offline,
-                fleet_events=fleet_events_of(asked), fronts=fronts_of(asked),
+                fleet_events=fleet_events_of(asked), fronts=fronts_of(asked), changes=changes,
             ),
             assumed=(*asked.assumed, *about(asked, traffic), *assumed),
             parts=parts,

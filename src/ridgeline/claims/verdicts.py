@@ -125,7 +125,7 @@ def _machine(command: str, files: Mapping[str, str]) -> str:
     """The kind of device that a command asks about: what follows `--on` or its scenario says, without counts."""
     words = shlex.split(command)
     on = next((after for word, after in pairwise(words) if word == "--on"), "")
-    if not on and (scenario := next((files[word] for word in words if word in files), "")):
+    if not on and (scenario := next((files[word] for word in words if word in files and word.endswith(".toml")), "")):
         on = str(tomllib.loads(scenario).get("cluster", {}).get("name", ""))
     return on.rpartition("x")[2] if on[:1].isdigit() else on
 

@@ -52,7 +52,8 @@ class Operation:
     `router` is the text of a technique ('': that of the first deployment), `fleet_events` says how instances come and
     go, `fronts` through which front ends requests come in (None: one), `offline` that they are handed over within the
     engine's process and not sent to a server. `resolved` is the cluster with the rates to price by, those that others
-    measured by default; `policies` gives the engines', those that ship by default.
+    measured by default; `policies` gives the engines', those that ship by default. Without `changes` nobody
+    asks what a tenth more of each resource would change.
     """
 
     router: str = ""
@@ -61,6 +62,7 @@ class Operation:
     offline: bool = False
     resolved: Machine | None = None
     policies: Policies = engine_policy
+    changes: bool = True
 
 
 def simulate_serving(
@@ -107,7 +109,7 @@ def simulate_serving(
     prefill = prefill_band(first, tables[0], prompt)
     prompt_s = sum(prefill_parts(first, tables[0], prompt).values())
     ttft = metrics.ttft.mean
-    hangs = held(engines, build, where, mean)
+    hangs = held(engines, build if operation.changes else None, where, mean)
     intensity = cluster.carbon_kg_per_j
     power = fleet_power_w(cluster, deployments, found, prefill, decode)
     return ServingReport(

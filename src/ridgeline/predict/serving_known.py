@@ -12,6 +12,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.facts.records import Evidence
 from ridgeline.predict.what_if import GAIN, sensitivities
 from ridgeline.report.evidence import Known, Sensitivity
+from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.ends import engine_at
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import decode_parts, prefill_parts
@@ -52,10 +53,13 @@ class Held:
     known: tuple[tuple[Known, ...], ...]
 
 
-def held(engines: Sequence[Engine], build: Callable[[Machine], Sequence[Engine]], machine: Machine, mean: Mean) -> Held:
+def held(
+    engines: Sequence[Engine], build: Callable[[Machine], Sequence[Engine]] | None, machine: Machine, mean: Mean
+) -> Held:
     """What the mean decode step of the last engine and the mean prompt alone of the first hang on.
 
-    `build` makes the engines on another machine. Queues are not replayed again: what waits for others is left out.
+    `build` makes the engines on another machine; without it gains are left out, and links count with the kernels.
+    Queues are not replayed again: what waits for others is left out.
     """
 
     def parts(made: Sequence[Engine]) -> tuple[Mapping[str, float], Mapping[str, float]]:
@@ -64,15 +68,34 @@ def held(engines: Sequence[Engine], build: Callable[[Machine], Sequence[Engine]]
         answers = decode_parts(made[-1], last, mean.batch, mean.context)
         return answers, prefill_parts(made[0], first, mean.prompt)
 
+    own, sides = parts(engines), (engines[-1], engines[0])
+    if build is None:
+        return Held(what_if=(), known=tuple(_told(one, made, machine) for one, made in zip(sides, own, strict=True)))
+
     def seconds(other: Machine) -> tuple[float, ...]:
         made = [engine_at(one, 0.0, 1.0 / other.cluster.host.quickness) for one in build(other)]
         return tuple(sum(each.values()) for each in parts(made))
 
-    own = parts(engines)
     what_if = sensitivities(machine, seconds, tuple(sum(each.values()) for each in own))
-    sides = (engines[-1], engines[0])
     known = tuple(_known(one, made, gains, machine) for one, made, gains in zip(sides, own, what_if, strict=True))
     return Held(what_if=what_if, known=known)
+
+
+def _told(one: Engine, parts: Mapping[str, float], machine: Machine) -> tuple[Known, ...]:
+    """Kernels with links, and the engine's host, where no gain tells them apart."""
+    total = sum(parts.values()) or 1.0
+    host = parts.get("host", 0.0) / total
+    kernels, linked = _kernels(one), instance_devices(one.deployment) > 1
+    rung = min(kernels, machine.link_evidence) if linked else kernels
+    return (
+        Known(part="kernels and links" if linked else "kernels", evidence=rung, share=1.0 - host),
+        Known(part="host time of the engine", evidence=one.policy.evidence, share=host),
+    )
+
+
+def _kernels(one: Engine) -> Evidence:
+    kernels = min(side.evidence_used for side in one.steps.all_prices)
+    return Evidence.DERIVED if kernels is Evidence.HERE and not one.steps.prices.rungs_used else kernels
 
 
 def _known(
@@ -82,9 +105,8 @@ def _known(
     total = sum(parts.values()) or 1.0
     host = parts.get("host", 0.0) / total
     links = min(1.0 - host, sum(max(0.0, gain.gain) for gain in gains if is_link(gain.resource)) / _WHOLE)
-    kernels = min(side.evidence_used for side in one.steps.all_prices)
     shares = (
-        ("kernels", Evidence.DERIVED if kernels is Evidence.HERE and not one.steps.prices.rungs_used else kernels),
+        ("kernels", _kernels(one)),
         ("links", machine.link_evidence),
         ("host time of the engine", one.policy.evidence),
     )

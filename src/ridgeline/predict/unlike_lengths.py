@@ -121,15 +121,18 @@ class Costs:
     def seconds(self, lengths: ArrayLike, degree: ArrayLike) -> Floats:
         """Forward and backward of a sequence on `degree` ranks, in the shape of both [s]."""
         long, ranks = np.broadcast_arrays(np.asarray(lengths, dtype=float), np.asarray(degree))
-        answer = np.zeros(long.shape)
-        for one in np.unique(ranks).tolist():
-            low = 2 ** int(np.log2(one))
-            high = 2 * low if low < one else low
-            if high > self.ranks or self.ranks % high:
-                high = low
-            share = (np.log2(one) - np.log2(low)) if high > low else 0.0
-            near, far = self._of_degree(long, low) * low, self._of_degree(long, high) * high
-            answer = np.where(ranks == one, ((1 - share) * near + share * far) / one, answer)
+        low = 2 ** np.log2(ranks).astype(int)
+        high = np.where(low < ranks, 2 * low, low)
+        high = np.where((high > self.ranks) | (self.ranks % high != 0), low, high)
+        share = np.where(high > low, np.log2(ranks) - np.log2(low), 0.0)
+        return np.asarray(((1 - share) * self._spent(long, low) + share * self._spent(long, high)) / ranks)
+
+    def _spent(self, lengths: Floats, degrees: NDArray[np.int64]) -> Floats:
+        """Seconds of all ranks together, for degrees that are powers of two [s]."""
+        answer = np.zeros(lengths.shape)
+        for one in np.unique(degrees).tolist():
+            taken = degrees == one
+            answer[taken] = self._of_degree(lengths[taken], one) * one
         return answer
 
     def linear_seconds(self, tokens: ArrayLike) -> Floats:
