@@ -181,7 +181,7 @@ def main() -> None:
         "tokens on 8 A100. A step and the most that a device holds, head and embedding on the last and first stage, with",
         "layers spread to make room for them, and divided over all stages (`1f1b-vocab`).",
         "",
-        "| words | 1F1B | layers spread anew | `1f1b-vocab` |",
+        "| words | 1F1B | 1F1B, layers 4,4,4,5,5,5,5,0 | `1f1b-vocab` |",
         "|---|---|---|---|",
         *vocabulary_rows(),
         "",
