@@ -11,10 +11,10 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.scenario import synonyms
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, near, nearest
-from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
+from ridgeline.scenario.serving_fields import BATCH_FIELDS, DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 from ridgeline.scenario.synonyms import called_here
 
-FIELDS = (*WORKLOAD_FIELDS, *PLAN_FIELDS, *TRAFFIC_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS)
+FIELDS = (*WORKLOAD_FIELDS, *PLAN_FIELDS, *TRAFFIC_FIELDS, *BATCH_FIELDS, *DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS)
 
 
 def test_every_word_that_is_named_is_read() -> None:

@@ -97,12 +97,20 @@ def test_the_same_run_is_made_ready_once() -> None:
     assert rows.answer(row(metric="prefill_tok_s"))["predicted"] != rows.answer(row())["predicted"]
 
 
+def test_a_processor_of_no_table_is_answered_with_a_wider_interval() -> None:
+    known, told = (OffloadRows().answer(row(cpu=name, host_mem="")) for name in ("EPYC 9654", "EPYC 9634"))
+    assert told["evidence"] == "assumed"
+    assert any("as EPYC 9004 have" in words for words in told["assumptions"])
+    assert told["high"] / told["low"] > 1.2 * known["high"] / known["low"]
+    other = OffloadRows().answer(row(cpu="Cray-1", host_mem=""))
+    assert any("Cray-1 is not known" in words for words in other["assumptions"])
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
         ({"value": "fast"}, "no positive|not a positive"),
         ({"metric": "avg_power_w", "unit": "W"}, "not predicted"),
-        ({"cpu": "Cray-1"}, "no processor of the catalog"),
     ],
 )
 def test_refusals_say_why(cells: dict[str, str], reason: str) -> None:

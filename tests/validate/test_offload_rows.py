@@ -109,6 +109,10 @@ def test_a_host_alone_whose_memory_is_limited() -> None:
         ("EPYC 9654 (84 of 96 cores used)", 1, 84),
         ("EPYC 9654 (12 threads)", 1, 12),
         ("Xeon Gold 6454S", 2, 64),
+        ("dual EPYC 9474F 48-Core", 2, 96),
+        ("AMD EPYC 9474F 48-Core Processor", 1, 48),
+        ("2 x Xeon Silver 4410Y (Sapphire Rapids), 12 cores", 2, 24),
+        ("16 cores, 4 GHz, dual-channel DDR5-6000", 1, 16),
     ],
 )
 def test_sockets_and_cores(cell: str, sockets: int, cores: int) -> None:
@@ -147,7 +151,7 @@ def test_seconds_a_token() -> None:
     ("cells", "message"),
     [
         ({"cpu": "", "gpu": "none"}, "neither a processor nor an accelerator"),
-        ({"cpu": "Transputer T800"}, "no processor of the catalog"),
+        ({"cpu": "2000 cores"}, "2000 cores of one socket; needs 1 to 1024"),
         ({"technique": ""}, "technique is not stated"),
         ({"technique": "magic"}, "no known way of offloading"),
         ({"model": "Switch-large-128"}, "encoder-decoders with experts"),

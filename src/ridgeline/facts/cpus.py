@@ -16,7 +16,7 @@ class Cpu:
     """One socket: `memory` [byte/s, nominal] and `peak` by format [FLOP/s], each rate a fact.
 
     `peak` has 'fp32' always, 'bf16' and 'int8' where instructions multiply them; rates are derived from
-    cores, clock and operations of one cycle, so they are upper bounds.
+    cores, clock and operations of one cycle, so they are upper bounds. `assumed` says what stands for what nobody said.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Cpu:
     memory_type: str
     memory: Fact
     peak: Mapping[str, Fact]
+    assumed: str = ""
 
     def peak_flop_per_s(self, name: str) -> float:
         """The rate of products in a format, that of fp32 where the socket has no instruction for it [FLOP/s]."""

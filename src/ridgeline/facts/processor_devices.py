@@ -9,6 +9,7 @@ from dataclasses import replace
 from ridgeline.errors import ClusterError, UnknownNameError
 from ridgeline.facts.accelerators import accelerator_of
 from ridgeline.facts.cpus import Cpu, cpu, cpu_constants
+from ridgeline.facts.described_cpus import described_cpu, family_of, told_of
 from ridgeline.facts.records import OWN_HOST, Accelerator, Evidence, Fact
 
 _SIZE = re.compile(r"^(.*?)[\s-]+(\d+)\s*GB$", re.IGNORECASE)
@@ -22,12 +23,15 @@ def processor_device(words: str) -> Accelerator | None:
 
     Without a size a channel of DDR has one module of 64 GB, which is assumed; raises `ClusterError` for other memory.
     """
-    found = _named(words)
-    if found is not None:
-        return _device(found, None)
     sized = _SIZE.match(words.strip())
-    found = None if sized is None else _named(sized[1])
-    return None if found is None or sized is None else _device(found, float(sized[2]) * 1e9)
+    for find in (_named, _described):
+        found = find(words)
+        if found is not None:
+            return _device(found, None)
+        found = None if sized is None else find(sized[1])
+        if found is not None and sized is not None:
+            return _device(found, float(sized[2]) * 1e9)
+    return None
 
 
 def _named(words: str) -> Cpu | None:
@@ -37,6 +41,15 @@ def _named(words: str) -> Cpu | None:
         except UnknownNameError:
             continue
     return None
+
+
+def _described(words: str) -> Cpu | None:
+    """A socket that is said to have cores and memory, or whose family is known by its name."""
+    if _SIZE.match(words.strip()):
+        return None
+    told = told_of(words)
+    described = told.cores is not None and bool(told.memory or told.mem_gbs)
+    return described_cpu(words) if described or family_of(words.replace("-", " ")) else None
 
 
 def _device(one: Cpu, size_bytes: float | None) -> Accelerator:
@@ -60,7 +73,8 @@ def _device(one: Cpu, size_bytes: float | None) -> Accelerator:
     }  # fmt: skip
     texts = {
         "name": one.name, "vendor": one.vendor, "architecture": OWN_HOST, "mem_type": one.memory_type,
-        "notes": "a processor; products in fp16, and in bf16 where it has no such instruction, run on fp32 units",
+        "notes": one.assumed
+        or "a processor; products in fp16, and in bf16 where it has no such instruction, run on fp32 units",
     }  # fmt: skip
     return accelerator_of(facts, texts, sustained=_sustained(one, peak, low_power), link_name="processor link")
 
@@ -72,7 +86,9 @@ def _sustained(one: Cpu, peak: Mapping[str, Fact], low_power: bool) -> dict[str,
     core = constants["core.bytes_per_s"]
     rate = min(one.memory.value * stream.value * read.value, one.cores * core.value)
     told = f"{stream.value:g} of the wire rate x {read.value:g}, at most {core.value:g} byte/s a core"
-    hbm = replace(stream, value=rate, unit="byte/s", conditions=told, evidence=Evidence.DERIVED)
+    told += f"; {one.assumed.replace(':', ',')}" if one.assumed else ""
+    rung = Evidence.ASSUMED if one.assumed else Evidence.DERIVED
+    hbm = replace(stream, value=rate, unit="byte/s", conditions=told, evidence=rung)
     found = {"hbm": hbm}
     tiles = peak["bf16"].value > 8.0 * peak["fp32"].value  # AMX
     native = "bf16" in one.peak
@@ -84,6 +100,6 @@ def _sustained(one: Cpu, peak: Mapping[str, Fact], low_power: bool) -> dict[str,
         fact = constants[key]
         told = f"{fact.value:g} of the peak ({key}: {fact.conditions})"
         found[f"matrix.{name}"] = replace(
-            fact, value=peak[name].value * fact.value, unit="FLOP/s", conditions=told, evidence=Evidence.DERIVED
+            fact, value=peak[name].value * fact.value, unit="FLOP/s", conditions=told, evidence=rung
         )
     return found

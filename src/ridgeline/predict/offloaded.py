@@ -10,7 +10,8 @@ from types import MappingProxyType
 from ridgeline.cost.host import Processors
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, NoPlanError, PlanError, UnknownNameError
-from ridgeline.facts.cpus import cpu, cpus
+from ridgeline.facts.cpus import cpus
+from ridgeline.facts.described_cpus import HOW, cpu_of
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
@@ -93,8 +94,8 @@ def offloaded(
     else:
         share, where = hybrid.share(float(batch * (prompt_tokens + output_tokens))), ""
         _check_dram(hybrid, asked, cluster, hybrid.held_bytes(share)[1])
-        first = _spent(prefill(hybrid, batch, prompt_tokens))
-        step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0))
+        first = _spent(prefill(hybrid, batch, prompt_tokens), host)
+        step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0), host)
     held, elsewhere = hybrid.held_bytes(share)
     price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else instance_devices(deployment)
     rungs = {} if hybrid.prices is None else hybrid.prices.rungs_used
@@ -134,7 +135,7 @@ def _block(
                 f"a block of {policy.block} sequences for a batch of {batch}; needs the same", field="policy"
             )
     policy.check(job, limits)
-    prompts, answers = (_spent(parts) for parts in run.parts())
+    prompts, answers = (_spent(parts, hybrid.host) for parts in run.parts())
     step = answers.times(1.0 / (job.output_tokens - 1))
     return float(policy.shares[WEIGHTS, GPU]), prompts, step, policy.text(job, limits)
 
@@ -171,20 +172,21 @@ def _processors(asked: Offload, cluster: Cluster) -> tuple[Processors | None, li
             return None, _about_dram(asked, cluster)
         raise InputError(
             f"{technique.value}, by which processors is not said; say e.g. 'Xeon Gold 6454S', '2x EPYC 9654' or"
-            f" 'Core i9-13900K', one of {len(cpus())} of `ridgeline catalog processors`", field="--cpu",
+            f" 'Core i9-13900K', one of {len(cpus())} of `ridgeline catalog processors`; of another {HOW}",
+            field="--cpu",
         )  # fmt: skip
     match = re.fullmatch(r"(?:([1-8])\s*x\s*)?(.+)", text)
     assert match is not None
     sockets = int(match[1] or 1)
     try:
-        found = cpu(match[2])
+        found = cpu_of(match[2])
     except UnknownNameError as error:
         raise InputError(str(error), field="--cpu") from None
     made = Processors(
         cpu=found, sockets=sockets, cores=found.cores * sockets, memory_bytes_per_s=found.memory.value * sockets,
         memory_bytes=_dram_bytes(asked, cluster),
     )  # fmt: skip
-    memory = f"{found.channels} channels of {found.memory_type} on each socket, the fastest it takes"
+    memory = found.assumed or f"{found.channels} channels of {found.memory_type} on each socket, the fastest it takes"
     return made, [memory, *_about_dram(asked, cluster)]
 
 
@@ -222,8 +224,8 @@ def _check_dram(hybrid: Hybrid, asked: Offload, cluster: Cluster, elsewhere: flo
         )
 
 
-def _spent(parts: HybridParts) -> Spent:
-    low, high = band(parts)
+def _spent(parts: HybridParts, host: Processors | None) -> Spent:
+    low, high = band(parts, guessed=("host",) if host is not None and host.cpu.assumed else ())
     total = float(parts.total.sum())
     sides = {name: float(value.sum()) for name, value in vars(parts).items() if name != "total"}
     return Spent(total=total, low=total * low, high=total * high, parts=sides)

@@ -224,7 +224,11 @@ OFFLOAD_FIELDS: tuple[Field, ...] = (
         "weights that devices do not hold: experts computed by processors or fetched; layers streamed or computed;"
         " rarely used neurons computed; all of it on the host, or from disk",
     ),
-    Field(name="cpu", read=_text, help="processors of the host: 'Xeon Gold 6454S' or '2x EPYC 9654'"),
+    Field(
+        name="cpu",
+        read=_text,
+        help="processors of the host: '2x EPYC 9654', or '32 cores, 3.1 GHz, 8 channels DDR5-4800, avx512'",
+    ),
     Field(name="dram", read=number("byte", 1e6, 1e18), help="host memory, e.g. 512GB; when absent, the usual one"),
     Field(
         name="device_share",

@@ -60,6 +60,8 @@ requests           num_requests request_count
 duration           time_limit
 instances          replicas num_instances
 draft_tokens       num_speculative_tokens speculative_num_draft_tokens num_draft_tokens
+cpu                host_cpu host_processor processors
+dram               host_memory host_mem host_dram
 draft_model        speculative_model speculative_draft_model_path
 full               sft finetune finetuning full_finetune full_finetuning fine_tune instruct dpo
 lora               sft finetune finetuning fine_tune peft dora

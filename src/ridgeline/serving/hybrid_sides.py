@@ -5,7 +5,7 @@ Shape letters: T tokens, N sequences, C context, E experts, k experts that a tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -228,12 +228,14 @@ def spread() -> Mapping[str, tuple[float, float]]:
     return {"device": interval(1.0, Evidence.DERIVED), "host": host, "link": link, "sync": start, "disk": start}
 
 
-def band(spent: HybridParts, *, guessed: bool = False) -> tuple[float, float]:
+def band(spent: HybridParts, *, guessed: Collection[str] = ()) -> tuple[float, float]:
     """Low and high end of the 80 % interval of a time, over it [1]: of each part by what it takes.
 
-    Squared where the job itself was `guessed`: its processors, its format or what the devices hold.
+    Sides that are `guessed` have theirs squared: 'host' of processors that no table names, all `SIDES` of a job of
+    which the processors, the format or what the devices hold are not stated.
     """
     seconds, ends = {name: float(getattr(spent, name).sum()) for name in SIDES}, spread()
     whole = sum(seconds.values()) or 1.0
-    low, high = (sum(ends[name][end] * seconds[name] for name in SIDES) / whole for end in (0, 1))
-    return (low * low, high * high) if guessed else (low, high)
+    power = {name: 2 if name in guessed else 1 for name in SIDES}
+    low, high = (sum(ends[name][end] ** power[name] * seconds[name] for name in SIDES) / whole for end in (0, 1))
+    return low, high

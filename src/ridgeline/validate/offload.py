@@ -18,13 +18,13 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import DeviceOrder, Habits, HostPlacement, OffloadMethod, habits_of
-from ridgeline.serving.hybrid_sides import HybridParts, band
+from ridgeline.serving.hybrid_sides import SIDES, HybridParts, band
 from ridgeline.validate.machines import Machines, machines, place
+from ridgeline.validate.offload_host import USUAL_HOST
 from ridgeline.validate.offload_rows import OffloadedJob, read_offloaded
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 
-USUAL_HOST = "Core i9-13900K"
 PROMPT_TOKENS, OUTPUT_TOKENS = 220.0, 200.0  # where a row tells none (assumed)
 LAYERWISE_FROM = 400  # token; doc/en/kt-kernel/Kimi-K2-Thinking-Native.md of KTransformers
 ACCEPTANCE = 0.7  # of a drafted token, where a source says only how many are drafted (assumed)
@@ -58,7 +58,8 @@ class OffloadRows:
         value, inverse, spent = _value(found, job)
         predicted = value / job.unit_si
         said = (*job.assumptions, *found.assumptions)
-        evidence = Evidence.ASSUMED if any("not stated" in words for words in said) else Evidence.DERIVED
+        assumed = any("not stated" in words or _DESCRIBED.search(words) for words in said)
+        evidence = Evidence.ASSUMED if assumed else Evidence.DERIVED
         low, high = _band(spent, said)
         if inverse:
             low, high = 1.0 / high, 1.0 / low
@@ -176,9 +177,14 @@ WEIGHTY = re.compile(r"(?:concurrency|processor|precision|accelerators|storage) 
 """What is assumed and moves a time by its own size; lengths that are not stated move one request's rates little."""
 
 
+_DESCRIBED = re.compile(r"^processor .* assumed")
+
+
 def _band(spent: HybridParts, assumed: tuple[str, ...]) -> tuple[float, float]:
     """The interval of a time as factors, wider where the job was guessed [1]."""
-    return band(spent, guessed=any(WEIGHTY.search(words) for words in assumed))
+    if any(WEIGHTY.search(words) for words in assumed):
+        return band(spent, guessed=SIDES)
+    return band(spent, guessed=("host",) if any(_DESCRIBED.search(words) for words in assumed) else ())
 
 
 def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridParts]:
