@@ -40,7 +40,7 @@ def weight_bytes(stage: MemoryStage) -> Array:
     if np.any(stage.beside):
         total = total + held_numbers(stage, "trained", "") * stage.beside
     if profile.adapters:
-        total = total + held_numbers(stage, "frozen", WEIGHTS) * profile.precision.activation_bytes
+        total = total + held_numbers(stage, "frozen", WEIGHTS) * profile.precision.weight_bytes
         apart = CONSTANT_BYTES if stage.runtime.whole_constants and profile.dequantizes else 0.0
         total = total + held_numbers(stage, "quantized", WEIGHTS) * (profile.quantized_bytes - apart)
         total = total + constant_bytes(stage)

@@ -19,7 +19,7 @@ TF32_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
 HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
 
-_NO_MASTER = re.compile(r"\b(?:bf16|fp16|half) states\b|\bpure (?:bf16|fp16)", re.IGNORECASE)
+_NO_MASTER = re.compile(r"\b(?:bf16|fp16|half) states\b|\b(?:pure|full) (?:bf16|fp16)", re.IGNORECASE)
 ADAPTERS = (Task.LORA, Task.QLORA)
 
 
@@ -38,7 +38,7 @@ def read_recipe(told: TrainingRow) -> Recipe:
     workload: dict[str, object] = {
         "task": task,
         "precision": precision,
-        "optimizer": _optimizer(told, task),
+        "optimizer": _in_weights_format(_optimizer(told, task), precision),
         "attention_kernel": _attention(told),
         "execution": _execution(told),
         "framework": engine.framework,
@@ -107,7 +107,7 @@ def _recipe_name(told: TrainingRow, kind: str, cell: str, *, quiet: bool = False
         told.said.extend([] if quiet else ["fp32 of NGC containers multiplies in TF32 on this device"])
         return "tf32"
     if kind in ("fp16", "bf16"):
-        half = "-pure" if _NO_MASTER.search(told.row.text("optimizer")) else engine.half
+        half = "-pure" if _NO_MASTER.search(f"{told.row.text('optimizer')}; {cell}") else engine.half
         amp = half == "" and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE)
         name = kind + ("-amp" if amp else half)
         return name if name in PRECISIONS else kind
@@ -150,6 +150,11 @@ def _optimizer(told: TrainingRow, task: Task) -> str:
     if unsaid is not None:
         return unsaid.text
     return told.engine.optimizer if task not in ADAPTERS else "adamw"
+
+
+def _in_weights_format(optimizer: str, precision: str) -> str:
+    """Moments in 16 bits where weights are trained in 16 bits: torch.optim makes them like the parameters."""
+    return "adamw-bf16" if optimizer in ("adam", "adamw") and precision.endswith("-pure") else optimizer
 
 
 def _attention(told: TrainingRow) -> str:
@@ -304,8 +309,12 @@ def _offload(told: TrainingRow) -> dict[str, object]:
     if re.search(activations, text):
         plan["offload_activations"] = True
     moved = r"activation\w* (?:cpu )?offload\w*|cpu \(activations[^)]*\)|activations? to cpu|opt offl=n[^;]*"
-    if re.search(r"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload", re.sub(moved, "", text)):
+    beside = re.sub(moved, "", text)
+    optimizer = r"optimi[sz]er\w*(?: states?)?(?: and \w+)? (?:to|on) (?:the )?(?:cpu|host)"
+    if re.search(rf"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload|{optimizer}", beside):
         plan["offload_optimizer"] = True
+    if re.search(r"(?:weights?|param\w*)(?: and \w+)? (?:to|on) (?:the )?(?:cpu|host)", beside):
+        plan["offload_weights"] = True
     return plan
 
 

@@ -25,6 +25,18 @@ class EightBitAdamW(Elementwise):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FourBitAdamW(Elementwise):
+    """AdamW with both moments in 4 bits, quantized in blocks of 128."""
+
+    key: ClassVar[str] = "adamw-4bit"
+    quality: ClassVar[Fact | None] = accuracy(
+        "that of 32-bit states, language models, translation and images, abstract", "four-bit-optimizers-2023"
+    )
+    source: ClassVar[tuple[str, ...]] = ("four-bit-optimizers-2023",)
+    bytes_each: ClassVar[float] = 2 * (0.5 + FP32_BYTES / 128)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PagedAdamW(Elementwise):
     """AdamW whose states the driver moves to host memory where the device is full (unified memory)."""
 
