@@ -41,6 +41,7 @@ class MemoryKeys:
     whole_constants: bool = False
     ties_embeddings: bool = True
     context_bytes: float = 2.0**30
+    reserved_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,6 +83,14 @@ def peak_interval(categories: Mapping[str, float]) -> tuple[float, float]:
     return states + constant("memory.transient.low") * transient, states + constant("memory.transient.high") * transient
 
 
+def reserved_bytes(categories: Mapping[str, float], share: float) -> float:
+    """What a caching allocator holds beyond its peak of allocated bytes [byte]: a share of what comes and goes.
+
+    Blocks that were split, or freed on another stream, do not serve the next tensor; states that stay cause none.
+    """
+    return share * sum(categories.get(name, 0.0) for name in ("activations", "logits", "buffers", "workspace"))
+
+
 ALLOCATED = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "workspace")
 CATEGORIES = (*ALLOCATED, "context")
 

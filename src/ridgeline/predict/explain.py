@@ -139,6 +139,7 @@ class _Explainer:
                     name: float(np.broadcast_to(value, (self.it.plan.pp,))[s]) for name, value in table.items()
                 },
                 capacity_bytes=capacity,
+                reserved_share=self.predictor.workload.policy.reserved_share,
             )
             for s in range(self.it.plan.pp)
         )

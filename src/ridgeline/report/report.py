@@ -10,7 +10,7 @@ from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.model import SAMPLE, Model
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.tasks import TaskGraph
-from ridgeline.memory.stage import peak_interval
+from ridgeline.memory.stage import peak_interval, reserved_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import Block, Printed
 from ridgeline.report.evidence import Known, Sensitivity
@@ -62,6 +62,13 @@ class StageMemory:
     stage: int
     categories: Mapping[str, float]  # weights, gradients, optimizer, activations, logits, buffers, context
     capacity_bytes: float
+    reserved_share: float = 0.0  # of transient bytes, what the allocator keeps beside them while memory lasts [1]
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What tools of the driver show [byte]: the total, and what the allocator keeps unused up to the capacity."""
+        more = reserved_bytes(self.categories, self.reserved_share)
+        return max(self.total_bytes, min(self.capacity_bytes, self.total_bytes + more))
 
     @property
     def total_bytes(self) -> float:

@@ -256,6 +256,8 @@ def _memory(report: Report) -> Iterator[Block]:
     ]
     rows.append(("total", *(_gib(stage.total_bytes) for _, stage in shown)))
     rows.append(("80 % interval", *(" to ".join(map(_gib, stage.interval_bytes)) for _, stage in shown)))
+    if any(stage.reserved_share for _, stage in shown):
+        rows.append(("reserved", *(_gib(stage.reserved_bytes) for _, stage in shown)))
     rows.append(("free", *(_gib(stage.headroom_bytes) for _, stage in shown)))
     columns = ("GiB", *(f"stage {number}" for number, _ in shown))
     yield Line(text=f"Peak memory per device, of {bytes_text(report.memory[0].capacity_bytes)}", strong=True)

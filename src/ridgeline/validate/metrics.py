@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
 from ridgeline.facts.benchmarks import Convergence, convergence
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.readings import reading, tell_recipe
 from ridgeline.facts.records import Evidence
@@ -322,9 +323,23 @@ def _allocated(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 
 def _peak_memory(row: Row, job: Interpretation, report: Report) -> Prediction:
-    """Per-device peaks: the driver's view where a tool sampled it, the allocator's elsewhere."""
-    driver = re.search(r"nvidia_smi|per_device", row.text("metric"))
-    return _held(row, job, report, without=() if driver else OUTSIDE_ALLOCATOR, only=())
+    """Per-device peaks: the driver's view where a tool sampled it, what the allocator reserved where a program prints that,
+    what it allocated elsewhere."""
+    words = f"{row.words}; {row.text('metric')}"
+    found = reading("memory_counter", **row.cells_of(program=job.engine.name, words=words))
+    counter = "allocated" if found is None else found.text
+    held = _held(row, job, report, without=() if counter == "driver" else OUTSIDE_ALLOCATOR, only=())
+    return held if counter == "allocated" else _with_reserve(held, report, _memory_unit(row, job.engine))
+
+
+def _with_reserve(held: Prediction, report: Report, unit: float) -> Prediction:
+    """As `held`, with what the allocator keeps unused; no more than the device has."""
+    fullest = max(report.memory, key=lambda stage: stage.total_bytes)
+    more = (fullest.reserved_bytes - fullest.total_bytes) / unit
+    if not more or held.low is None or held.high is None:
+        return held
+    least, most = constant("memory.transient.low"), constant("memory.transient.high")
+    return replace(held, value=held.value + more, low=held.low + least * more, high=held.high + most * more)
 
 
 def _states(row: Row, job: Interpretation, report: Report) -> Prediction:
