@@ -5,6 +5,8 @@ Letters: S queries of a sequence, D head size, SMs multiprocessors, R sustained 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ridgeline.cost.answer import Cost
@@ -14,6 +16,8 @@ from ridgeline.cost.machine import Device
 from ridgeline.facts.mechanisms import OTHER, AttentionKernel, attention_kernel, constant
 from ridgeline.lower.work import Attention, Number, Phase
 
+AMPERE_INSTRUCTIONS = ("flash1", "flash2", "triton")
+HOPPER_FLOP_PER_CYCLE = 4096.0  # 16-bit matrix FLOP of an SM and cycle: 989.4e12 a second on 132 SMs at 1.83 GHz
 NEWEST = {"hopper": "flash3", "blackwell": "flash3"}
 """Newest fused kernels that were measured, by architecture; others run those of FlashAttention-2's generation."""
 _ROWS = 128.0  # queries of a tile. Source: flash-attention, flash_fwd_launch_template.h
@@ -65,6 +69,7 @@ def attention_cost(work: Attention, device: Device, *, dtype: str, kernel: str |
     else:
         masked = np.clip(2 * (1 - mean / work.kv_tokens), 0, 1)
         values, speedup = _values(kernel, device.accelerator.architecture, forward)
+        values = _with_older_instructions(values, device, dtype)
         score = (1 + values.masked_ * masked) * _score_seconds(
             values, products, max(work.qk_dim, work.v_dim), vector, device, dtype=dtype, forward=forward
         )
@@ -108,6 +113,26 @@ def _values(kernel: str | AttentionKernel, architecture: str, forward: bool) -> 
     if forward or values.backward_share_ is not None:
         return values, 1.0
     return attention_kernel("flash2", values.architecture), constant("attention.newer_backward")
+
+
+def _with_older_instructions(values: AttentionKernel, device: Device, dtype: str) -> AttentionKernel:
+    """Shares of a kernel whose matrix instructions are older than the device's own.
+
+    FlashAttention-2 and Triton's kernels multiply with Ampere's mma.sync. Per SM and clock that is as fast on Hopper as
+    on Ampere, 1090 and 970 multiply-adds of FlashAttention-2, though Hopper's own instructions are twice as fast; a
+    device with still wider ones is taken to reach Hopper's. Evidence: derived; no rate on data-center Blackwell is public.
+    """
+    accelerator = device.accelerator
+    if values.kernel not in AMPERE_INSTRUCTIONS or accelerator.architecture != "blackwell":
+        return values
+    hopper = attention_kernel(values.kernel, "hopper")
+    wider = accelerator.peak_flop_per_s[dtype] / (device.sm_count * device.clock_hz * HOPPER_FLOP_PER_CYCLE)
+    shares = {
+        name: min(own, at / wider)
+        for name in ("forward_share_", "backward_share_")
+        if (own := getattr(values, name)) is not None and (at := getattr(hopper, name)) is not None
+    }
+    return replace(values, **shares)
 
 
 def _score_seconds(

@@ -216,6 +216,13 @@ class _Builder:
         head = isinstance(op, LinearOp) and op.region is Region.VOCAB and self.workload.task is Task.QLORA
         return quantized_base(op, self.workload) or (head and self.runtime.quantized_head)
 
+    @property
+    def _autocast(self) -> bool:
+        """Whether fp32 weights under autocast keep what passes between layers in fp32: tables and norms are not cast."""
+        wide = self.precision.weight_bytes > self.precision.activation_bytes
+        frozen = self.workload.task in (Task.LORA, Task.QLORA) and not self.runtime.frozen_as_trained
+        return self.runtime.autocast and wide and not frozen
+
     def _adapters(self, op: Op) -> int:
         """Low-rank adapters on this weight [1]."""
         return adapters(op, self.workload) if isinstance(op, LinearOp) and adapted(op, self.workload) else 0
@@ -260,6 +267,8 @@ class _Builder:
                 continue  # the input of a frozen linear layer only serves its weight's gradient
             if isinstance(op, LinearOp) and trained and narrowed(op, self.precision) and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
+            if saved.role in ("input", "norm") and saved.element_bytes is None and self._autocast:
+                saved = replace(saved, element_bytes=FP32_BYTES)
             if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
                 saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)
             self._keep(op, saved, quantized_input=held)

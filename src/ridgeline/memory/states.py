@@ -40,7 +40,9 @@ def weight_bytes(stage: MemoryStage) -> Array:
     if np.any(stage.beside):
         total = total + held_numbers(stage, "trained", "") * stage.beside
     if profile.adapters:
-        total = total + held_numbers(stage, "frozen", WEIGHTS) * profile.precision.weight_bytes
+        precision = profile.precision
+        width = precision.weight_bytes if stage.runtime.frozen_as_trained else precision.activation_bytes
+        total = total + held_numbers(stage, "frozen", WEIGHTS) * width
         apart = CONSTANT_BYTES if stage.runtime.whole_constants and profile.dequantizes else 0.0
         total = total + held_numbers(stage, "quantized", WEIGHTS) * (profile.quantized_bytes - apart)
         total = total + constant_bytes(stage)
@@ -74,13 +76,17 @@ def gradient_bytes(stage: MemoryStage) -> Array:
 
 @summed
 def update_copy_bytes(stage: MemoryStage) -> Array:
-    """Fp32 copies of fp16 gradients at an update that no ranks share [byte]."""
+    """What an update on the device makes and frees [byte]: fp32 copies of fp16 gradients where no ranks share it, and
+    numbers beside all trained ones, as wide as moments are."""
     precision, copies = stage.profile.precision, stage.runtime.update_fp32_copies
+    numbers = np.where(stage.away(OPTIMIZER) == 0.0, held_numbers(stage, "trained", OPTIMIZER), 0.0)
+    made = as_array(0.0)
+    if stage.profile.optimizer.two_moments and not np.any(stage.optimizer_in_backward):
+        width = FP32_BYTES if precision.master_bytes else precision.weight_bytes
+        made = numbers * stage.runtime.update_numbers * width
     if precision.compute != "fp16" or not precision.master_bytes or not copies:
-        return as_array(0.0)
-    numbers = held_numbers(stage, "trained", OPTIMIZER)
-    here = (stage.zero == 0) & (stage.away(OPTIMIZER) == 0.0)
-    return np.where(here, numbers * copies * FP32_BYTES, 0.0)
+        return made
+    return made + np.where(stage.zero == 0, numbers * copies * FP32_BYTES, 0.0)
 
 
 def perturbed_copy_bytes(stage: MemoryStage) -> Array:

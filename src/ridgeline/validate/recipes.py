@@ -19,7 +19,7 @@ TF32_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
 HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
 
-_NO_MASTER = re.compile(r"\b(?:bf16|fp16|half) states\b|\b(?:pure|full) (?:bf16|fp16)", re.IGNORECASE)
+_NO_MASTER = re.compile(r"\b(?:bf16|fp16|half) (?:states|weights)\b|\b(?:pure|full) (?:bf16|fp16)", re.IGNORECASE)
 ADAPTERS = (Task.LORA, Task.QLORA)
 
 
@@ -107,7 +107,7 @@ def _recipe_name(told: TrainingRow, kind: str, cell: str, *, quiet: bool = False
         told.said.extend([] if quiet else ["fp32 of NGC containers multiplies in TF32 on this device"])
         return "tf32"
     if kind in ("fp16", "bf16"):
-        half = "-pure" if _NO_MASTER.search(f"{told.row.text('optimizer')}; {cell}") else engine.half
+        half = "-pure" if _NO_MASTER.search(f"{told.row.text('optimizer')}; {cell}; {told.notes.text}") else engine.half
         amp = half == "" and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE)
         name = kind + ("-amp" if amp else half)
         return name if name in PRECISIONS else kind
