@@ -170,6 +170,20 @@ def release_at(engine: str, day: str) -> str | None:
     return max(rows, key=lambda row: row["day"])["release"] if rows else None
 
 
+def model_day(name: str) -> str | None:
+    """The day on which the first models of a name's family were public, such as '2024-07-23'; None where none knows."""
+    for row in store.read_tsv("model_days.tsv"):
+        if re.search(row["pattern"], name, re.IGNORECASE):
+            return row["day"]
+    return None
+
+
+def first_release(engine: str) -> str | None:
+    """The first release of an engine that the table knows, None where it knows none."""
+    rows = [row for row in store.read_tsv("engine_releases.tsv") if row["engine"] == engine]
+    return min(rows, key=lambda row: row["day"])["release"] if rows else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublishedDimensions:
     """Dimensions of a known architecture, as keyword arguments of `from_dims`; `source` says where."""

@@ -36,7 +36,7 @@ from ridgeline.validate.machines import Machines
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_rows import PHASES, ServedJob, read_served
-from ridgeline.validate.serving_settings import as_likely, might_be
+from ridgeline.validate.serving_settings import AGES, as_likely, might_be, usual_releases
 from ridgeline.validate.serving_traffic import gained_tokens, looped, measured_span_s, sampled_share, traffic_of
 from ridgeline.validate.serving_words import engine_of, release_then
 
@@ -151,30 +151,48 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
 
     pools, divided = as_divided({"prefill": job.prefill, "decode": job.deployment}, of)
     found = {role: of(role, pool) for role, pool in pools.items()}
-    if then is not None and found["decode"].version is None:
-        pools = {role: replace(pool, version=then) for role, pool in pools.items()}
-        divided = (*divided, f"release not stated: {then}, the newest on the day of the run")
-    job = replace(job, deployment=pools["decode"], prefill=pools.get("prefill"))
+    others: tuple[str, ...] = ()
+    if found["decode"].version is None:
+        then, others, about = _unstated(job, row, then)
+        pools = {role: replace(pool, version=then or pool.version) for role, pool in pools.items()}
+        divided = (*divided, *about)
+    job = replace(job, deployment=pools["decode"], prefill=pools.get("prefill"), releases=others)
     told = tuple(dict.fromkeys(text for settings in found.values() for text in settings.told))
     own = {role: settings.without_assumed() for role, settings in found.items()}
     job = replace(job, assumptions=(*job.assumptions, *divided, *told))
     limited = any(settings.assumed & LIMITS for settings in found.values())
     run = _as_run(job, found)
-    others = [_as_run(job, own)] if limited else []
+    otherwise = [_as_run(job, own)] if limited else []
     if not job.statistic and found["decode"].statistic_unsaid:
-        others.append(replace(run, statistic="p50"))
+        otherwise.append(replace(run, statistic="p50"))
     cache_known = found["decode"].kv is not None
     alike = (*might_be(run, row.source, cache_known=cache_known), *(_by(run, name) for name in job.stand_ins))
     likely = as_likely(run, row.source)
     said = ("lengths may be all alike or drawn: the middle of both",) if likely else ()
-    return replace(run, otherwise=tuple(others), alike=alike, as_likely=likely, assumptions=(*run.assumptions, *said))
+    return replace(
+        run, otherwise=tuple(otherwise), alike=alike, as_likely=likely, assumptions=(*run.assumptions, *said)
+    )
+
+
+def _unstated(job: ServedJob, row: Row, then: str | None) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """The release of a row that states none, by its day or its model's; others that it may have been; what is said."""
+    if then is not None:
+        return then, (), (f"release not stated: {then}, the newest on the day of the run",)
+    if row.text("engine_version").strip():
+        return None, (), ()
+    usual, *others = usual_releases(job.deployment.engine, row.text("model"), job.cluster.accelerator) or (None,)
+    said = f"release not stated: {usual}, the newest {AGES[0]} months after model and device could be had (assumed)"
+    return usual, tuple(str(one) for one in others), (said,) if usual else ()
 
 
 def _by(job: ServedJob, engine: str) -> ServedJob:
-    """The same job run by another engine."""
-    prefill = None if job.prefill is None else replace(job.prefill, engine=engine)
+    """The same job run by another engine, in the release of it that is usual where the row's is not stated."""
+    found = {"engine": engine}
+    if job.releases:
+        found["version"] = (usual_releases(engine, job.model.name, job.cluster.accelerator) or ("",))[0]
+    prefill = None if job.prefill is None else replace(job.prefill, **found)
     return replace(
-        job, deployment=replace(job.deployment, engine=engine), prefill=prefill, stand_ins=(), key=(*job.key, engine)
+        job, deployment=replace(job.deployment, **found), prefill=prefill, stand_ins=(), key=(*job.key, engine)
     )
 
 

@@ -51,7 +51,8 @@ class ServedJob:
     where `queued` says so, `limits` what 99 % of requests keep to at the highest load; None where nobody says.
     `speculative` is the draft length [token]. A measured value times `unit_si` is SI. `key` is equal for rows that one
     run answers. `stand_ins` are engines that the row's own may be like, where it has no policy, `sizes` the devices of
-    other memory that a cell which states none may mean. The interval holds for the value of `otherwise`, the job under
+    other memory that a cell which states none may mean, `releases` those that may have run as well as its own where the
+    row states none. The interval holds for the value of `otherwise`, the job under
     the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid statistic, and
     for all of `alike`: with each of the stand-ins, and what else it may have been where the source is unknown. What is
     predicted is the geometric mean of the job and those `as_likely`.
@@ -86,6 +87,7 @@ class ServedJob:
     queued: int | None = None
     stand_ins: tuple[str, ...] = ()
     sizes: tuple[Accelerator, ...] = ()
+    releases: tuple[str, ...] = ()
     otherwise: tuple[ServedJob, ...] = ()
     alike: tuple[ServedJob, ...] = ()
     as_likely: tuple[ServedJob, ...] = ()
