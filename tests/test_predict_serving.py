@@ -21,7 +21,7 @@ from ridgeline.report.serving import ServingReport
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import engine
 from ridgeline.serving.fleet_events import Autoscale, FleetEvents
-from ridgeline.serving.metrics import Objective
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.traffic import Traffic, traffic

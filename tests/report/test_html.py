@@ -13,7 +13,7 @@ from ridgeline.report.text import report_blocks, search_blocks
 from ridgeline.search.renting import offers_of, rent_fleet
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import ServingSpace
-from ridgeline.serving.metrics import Objective
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.traffic.asked import asked_traffic
 
 

@@ -21,7 +21,8 @@ from ridgeline.report.serving import ServingReport, serving_blocks
 from ridgeline.report.serving_json import ranked_as_dict, serving_as_dict
 from ridgeline.report.serving_search import Candidate, ServingSearch, fleet_text
 from ridgeline.scenario.serving_words import deployed, said
-from ridgeline.serving.metrics import Metrics, Objective, Quantiles
+from ridgeline.serving.metrics import Metrics, Quantiles
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.traffic.traffic import traffic
 
 NAN = float("nan")
@@ -266,7 +267,7 @@ def test_a_search_says_what_users_of_the_best_see() -> None:
 
 
 def test_a_search_says_first_that_nothing_keeps_to_the_objective() -> None:
-    poor = candidate(metrics=replace(candidate().metrics, attained=0.2))
+    poor = candidate(metrics=replace(candidate().metrics, attained=0.2, kept=False))
     told = " ".join(search(poor, objective=Objective(ttft_s=0.1), attainable={"ttft_s": candidate(tp=2)}).split())
     assert told.startswith("title objective NOT KEPT: no deployment keeps 99% of requests to TTFT <= 100 ms, the best")
     assert "keeps 20.0%; the least of the slowest 1 %: TTFT 400 ms by 1 x (tp 2); take more devices" in told

@@ -12,7 +12,7 @@ from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import said
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import ServingSpace, deployments
-from ridgeline.serving.metrics import Objective
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 MODEL, FOUR = load("llama-2-7b"), cluster("4xA100-SXM-40GB")

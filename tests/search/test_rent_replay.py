@@ -19,7 +19,7 @@ from ridgeline.search.rent import Option, Problem, rent
 from ridgeline.search.rent_replay import dealt, rent_kept, replayed
 from ridgeline.search.renting import offers_of, rent_fleet
 from ridgeline.serving.engine import Engine, engine
-from ridgeline.serving.metrics import Objective
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.traffic import traffic
 

@@ -14,7 +14,7 @@ from ridgeline.graph.load import load
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import AIMS, ServingSpace
-from ridgeline.serving.metrics import ATTAINED, Objective
+from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.arrivals import poisson
 from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Uniform

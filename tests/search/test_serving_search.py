@@ -23,7 +23,8 @@ from ridgeline.search.serving import ServingSearch, search_serving
 from ridgeline.search.serving_candidates import Bench, Candidate
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import engine
-from ridgeline.serving.metrics import ATTAINED, Metrics, Objective, measure
+from ridgeline.serving.metrics import Metrics, measure
+from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.arrivals import poisson
 from ridgeline.serving.traffic.asked import synthetic

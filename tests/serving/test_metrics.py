@@ -19,7 +19,6 @@ from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import (
-    Objective,
     decode_band,
     decode_parts,
     measure,
@@ -28,6 +27,7 @@ from ridgeline.serving.metrics import (
     prefill_parts,
     quantiles,
 )
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic, traffic

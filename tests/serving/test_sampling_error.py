@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.serving.ends import interval
-from ridgeline.serving.metrics import Metrics, Objective, measure
+from ridgeline.serving.metrics import Metrics, measure
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.sampling import SamplingBands, half_width, sampling, widened, widened_share
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 

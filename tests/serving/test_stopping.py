@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ridgeline.serving import state
-from ridgeline.serving.metrics import Objective, measure
+from ridgeline.serving.metrics import measure
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.stopping import Stop, certain_misses, hopeless
 from ridgeline.serving.traffic.traffic import Traffic, traffic

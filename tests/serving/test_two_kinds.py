@@ -23,7 +23,8 @@ from ridgeline.seams.serving import Disaggregation, expert_devices, of, other_de
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import ServingSpace, deployments, fleets
 from ridgeline.serving.engine import Engine, engine
-from ridgeline.serving.metrics import Band, Objective
+from ridgeline.serving.metrics import Band
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import traffic
 

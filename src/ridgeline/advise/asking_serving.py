@@ -20,7 +20,8 @@ from ridgeline.report.advice import Advice
 from ridgeline.report.deployments import deployment_text
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.serving.engine import Policies
-from ridgeline.serving.metrics import Objective, decode_band, decode_parts, prefill_band, prefill_parts
+from ridgeline.serving.metrics import decode_band, decode_parts, prefill_band, prefill_parts
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -37,7 +38,7 @@ def advise_serving(
     Without words of how requests come it is a static batch, or a queue that never runs dry, as of `predict`; a batch
     may have its weights beside the devices. Raises `InputError` for an objective that the scenario does not have.
     """
-    bounds = Objective(**asked.traffic.get("slo", {}))
+    bounds = Objective.of(asked.traffic.get("slo", {}))
     goal = objective or (GOODPUT if bounds.stated else TIME)
     comes = any(name in asked.traffic for name in _COMING)
     _check(goal, bounds, asked, comes)

@@ -27,16 +27,8 @@ from ridgeline.seams.setting import Setting
 from ridgeline.serving.capacity import weights_bytes
 from ridgeline.serving.ends import ENDS, engine_at, table_at
 from ridgeline.serving.engine import Engine, Policies, engine
-from ridgeline.serving.metrics import (
-    ATTAINED,
-    Metrics,
-    Objective,
-    decode_band,
-    decode_parts,
-    measure,
-    prefill_band,
-    prefill_parts,
-)
+from ridgeline.serving.metrics import Metrics, decode_band, decode_parts, measure, prefill_band, prefill_parts
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.step_pieces import Shelf
@@ -254,16 +246,16 @@ class ServingCase:
         return inf if power is None else power * found.span_s / max(1.0, float(found.output[found.done].sum()))
 
     def best_rate(self, engines: Sequence[Engine], tables: Sequence[StepTables]) -> float:
-        """The highest rate at which the share `ATTAINED` of the requests keeps to the objective [1/s]; 0 at none."""
+        """The highest rate at which the objective is kept [1/s]; 0 at none."""
         if not self.steady:
             return 0.0
 
         def keeps(pace: float) -> bool:
-            found, asked = self._replayed(engines, tables, pace, Stop(**vars(self.bounds), least=ATTAINED))
+            found, asked = self._replayed(engines, tables, pace, Stop.at(self.bounds, FEWEST_REQUESTS))
             if found.stopped:
                 return False
             metrics = measure(found, asked, self.bounds)
-            return (metrics.attained or 0.0) >= ATTAINED and not metrics.overloaded
+            return bool(metrics.kept) and not metrics.overloaded
 
         low = high = self.pace
         if keeps(low):

@@ -23,7 +23,7 @@ from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
     from ridgeline.plan.deployment import Deployment
-    from ridgeline.serving.metrics import Objective
+    from ridgeline.serving.objective import Objective
     from ridgeline.serving.traffic.traffic import Traffic
 
 _DRAFTS = "drafts in its share of a step at the batch with which all devices would keep pace with the traffic"
@@ -42,12 +42,12 @@ def plan_serving(given: SimpleNamespace) -> Answer:
 
 def _asked_of(asked: ServingScenario) -> tuple[Traffic, Objective, tuple[str, ...]]:
     """Traffic, objective and what is assumed of both."""
-    from ridgeline.serving.metrics import Objective
+    from ridgeline.serving.objective import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
     traffic, about_traffic = asked_traffic(asked.traffic)
     assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
-    return traffic, Objective(**asked.traffic.get("slo", {})), assumed
+    return traffic, Objective.of(asked.traffic.get("slo", {})), assumed
 
 
 def _search(asked: ServingScenario, given: SimpleNamespace) -> Answer:
@@ -133,6 +133,9 @@ def rent_serving(given: SimpleNamespace) -> Answer:
         return None if fact is None else fact.value
 
     traffic, objective, assumed = _asked_of(asked)
+    if objective != Objective.of(objective.bounds):
+        said = "--rent takes bounds that 99 % of requests keep to, such as ttft=1s,tpot=50ms; leave out the others"
+        raise InputError(said, field="--slo")
     with progress_bar("replaying offers") as progress:
         found = rent_fleet(
             asked.model, offers_of(given.rent, usd_per_h), traffic, objective, stated=asked.stated,

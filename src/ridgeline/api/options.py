@@ -19,6 +19,7 @@ from ridgeline.scenario.serving_fields import (
 KINDS = ("models", "accelerators", "clusters", "processors", "recipes")
 OBJECTIVES = ("time", "memory", "goodput", "dollars", "joules")
 SERVING_AIMS = ("goodput", "time", "dollars", "joules")
+CAPACITY = ("rate", "devices", "slo")
 EVIDENCE = ("measured", "datasheet")
 OPERATOR_EVIDENCE = ("measured", "fitted", "borrowed", "datasheet")
 
@@ -120,10 +121,21 @@ VERBS["simulate"] = Verb(
     short_help="Replay traffic on a deployment.",
     help="Replay a trace, a rate or users on a deployment: latencies by quantile, goodput, cache, energy, money.",
     epilog="""\b
-Example:
+Examples:
   ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --rate 2
-      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
-    own={**_ASKED, "quick": _QUICK},
+      --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms
+  ridgeline simulate qwen3-32b --on 2xH100-SXM --tp 2 --find rate
+      --prompt 2048 --output 256 --slo ttft.p99=1s,itl.p95=60ms""",
+    own={
+        **_ASKED,
+        "quick": _QUICK,
+        "find": _option(
+            str,
+            "--find",
+            "the highest rate, the fewest devices, or the tightest objective that is kept",
+            choices=CAPACITY,
+        ),
+    },
     fields={"Traffic and objective": TRAFFIC_FIELDS, "Deployment": DEPLOYMENT_FIELDS},
 )
 VERBS["advise"] = Verb(

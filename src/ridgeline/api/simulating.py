@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ridgeline.cost.machine import Machine
     from ridgeline.facts.records import Cluster
     from ridgeline.predict.serving import Operation
+    from ridgeline.report.serving import ServingReport
     from ridgeline.serving.traffic.traffic import Traffic
 
 MEASURED = "measured"  # rates that others measured, the best that may answer
@@ -102,6 +103,10 @@ def simulate(given: SimpleNamespace) -> Answer:
         raise InputError("says nothing of how many devices hold the experts; say --expert-devices", field="--apart")
     _needs_experts_beside(asked)
     with blamed_on_word(asked):
+        if given.find is not None:
+            from ridgeline.api.finding import find
+
+            return find(asked, given.find)
         return _replay(asked, changes=not given.quick)
 
 
@@ -164,12 +169,12 @@ def operation_of(asked: ServingScenario, **said: Any) -> Operation:
     return Operation(policies=policies_of(asked), **said)
 
 
-def _replay(
-    asked: ServingScenario, *, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0, changes: bool
-) -> Answer:
+def report_of(
+    asked: ServingScenario, *, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0, changes: bool = True
+) -> ServingReport:
+    """The replay of a scenario's traffic on its deployments, explained."""
     from ridgeline.predict.serving import simulate_serving
-    from ridgeline.report.serving_json import serving_as_dict
-    from ridgeline.serving.metrics import Objective
+    from ridgeline.serving.objective import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
     traffic, assumed = asked_traffic(asked.traffic)
@@ -179,12 +184,12 @@ def _replay(
 
         run = partial(simulate_drafted, asked.draft)
     with busy(f"replaying {traffic.requests:,} requests"):
-        report = run(
+        return run(
             asked.model,
             asked.cluster,
             asked.deployments,
             traffic,
-            objective=Objective(**asked.traffic.get("slo", {})),
+            objective=Objective.of(asked.traffic.get("slo", {})),
             operation=operation_of(
                 asked, router=asked.router, resolved=resolved(asked.cluster, evidence), offline=offline,
                 fleet_events=fleet_events_of(asked), fronts=fronts_of(asked), changes=changes,
@@ -192,6 +197,14 @@ def _replay(
             assumed=(*asked.assumed, *about(asked, traffic), *assumed),
             parts=parts,
         )  # fmt: skip
+
+
+def _replay(
+    asked: ServingScenario, *, evidence: str = MEASURED, offline: bool = False, parts: float = 1.0, changes: bool
+) -> Answer:
+    from ridgeline.report.serving_json import serving_as_dict
+
+    report = report_of(asked, evidence=evidence, offline=offline, parts=parts, changes=changes)
     too_long = (
         f"every request is longer than the {report.capacities[-1].cache_tokens:,} tokens of cache of one rank;"
         " divide the model over more devices (tp, pp), or take a narrower cache (kv)"
@@ -200,5 +213,5 @@ def _replay(
         lambda: serving_as_dict(report),
         report.blocks,
         value=report,
-        impossible=too_long if report.metrics.refused == traffic.requests else None,
+        impossible=too_long if report.metrics.refused == report.traffic.requests else None,
     )

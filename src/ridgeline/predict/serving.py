@@ -27,15 +27,8 @@ from ridgeline.serving.ends import replay_ends
 from ridgeline.serving.engine import Engine, Policies, cut_blocks, engine
 from ridgeline.serving.fleet_events import FleetEvents
 from ridgeline.serving.fronts import Fronts
-from ridgeline.serving.metrics import (
-    Metrics,
-    Objective,
-    decode_band,
-    decode_parts,
-    measure,
-    prefill_band,
-    prefill_parts,
-)
+from ridgeline.serving.metrics import Metrics, decode_band, decode_parts, measure, prefill_band, prefill_parts
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.sampling import RequestShare, client_shares, priority_shares, sampling
 from ridgeline.serving.traffic.summary import summarize

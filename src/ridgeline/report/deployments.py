@@ -13,8 +13,6 @@ from ridgeline.seams.serving import (
     applied,
     graph_texts,
 )
-from ridgeline.serving.metrics import Objective
-from ridgeline.units import time_text
 
 
 def counted(number: int, word: str) -> str:
@@ -46,12 +44,6 @@ def techniques_told(deployments: Sequence[Deployment]) -> list[str]:
 def _source(told: str) -> str:
     found = sources().get(told)
     return told if found is None else found.url or found.title
-
-
-def objective_text(objective: Objective) -> str:
-    """The bounds of an objective in words."""
-    bounds = {"TTFT": objective.ttft_s, "TPOT": objective.tpot_s, "latency": objective.latency_s}
-    return ", ".join(f"{name} <= {time_text(bound)}" for name, bound in bounds.items() if bound is not None)
 
 
 def deployment_as_dict(one: Deployment) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,14 +12,15 @@ from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
-from ridgeline.report.deployments import counted, deployment_text, objective_text, techniques_told
+from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
 from ridgeline.serving.capacity import Capacity
 from ridgeline.serving.ends import interval
-from ridgeline.serving.metrics import Band, Metrics, Objective
+from ridgeline.serving.metrics import Band, Metrics
+from ridgeline.serving.objective import Objective, objective_text
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.sampling import RequestShare, SamplingBands, widened, widened_share
 from ridgeline.units import bytes_text, rate_text, time_text
@@ -154,6 +155,8 @@ def serving_blocks(report: ServingReport) -> list[Block]:
         rows.insert(1, ("idle", used))
     if metrics.attained is not None:
         rows.append(("goodput", _goodput(report)))
+    if report.objective.percentiles or report.objective.least_goodput_rps is not None:
+        rows.append(("objective", _objective(report)))
     rows += _costs(report)
     rows.append(("limited by", limits(report)))
     rows += [("because", text) for text in because(report)]
@@ -197,8 +200,18 @@ def _throughput(report: ServingReport) -> str:
 
 def _goodput(report: ServingReport) -> str:
     between = _between([f"{share:.1%}" for share in report.intervals()["attained"]], "")
-    kept = f"{report.metrics.goodput_rps:.3g} requests/s keep to {objective_text(report.objective)}"
+    each = replace(report.objective, percentiles=(), least_goodput_rps=None)
+    kept = f"{report.metrics.goodput_rps:.3g} requests/s keep to {objective_text(each)}"
     return f"{kept}: {report.metrics.attained:.1%} of all{f' ({between})' if between else ''}"
+
+
+def _objective(report: ServingReport) -> str:
+    """What each percentile came to, and whether all of the objective is kept."""
+    at = zip(report.objective.percentiles, report.metrics.at_percentiles, strict=True)
+    told = [f"{one.text} {latency_text(value)} (at most {latency_text(one.most_s)})" for one, value in at]
+    if report.objective.least_goodput_rps is not None:
+        told.append(f"goodput at least {report.objective.least_goodput_rps:g}/s")
+    return f"{'kept' if report.metrics.kept else 'MISSED'}: {', '.join(told)}"
 
 
 def _costs(report: ServingReport) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from ridgeline.report.evidence import steps_as_dict
 from ridgeline.report.serving import ServingReport, because
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.serving.metrics import Metrics
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.sampling import SECTIONS, RequestShare, SamplingBands
 
 
@@ -68,6 +69,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "intervals": as_value(report.intervals()),
         "sampling": _sampling(report.sampled),
         **picked(metrics, "window_s", "steady", *rates),
+        "slo": slo_as_dict(report.objective, metrics),
         "goodput_per_usd": report.goodput_per_usd,
         **picked(metrics, "hit_share", "refused"),
         "shares": [_share(one) for one in report.shares],
@@ -90,6 +92,20 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def slo_as_dict(goal: Objective, metrics: Metrics) -> dict[str, Any] | None:
+    """Whether an objective is kept, and each percentile of it with its value [s]; null without one."""
+    if not goal.stated:
+        return None
+    at = zip(goal.percentiles, metrics.at_percentiles, strict=True)
+    return {
+        "kept": metrics.kept,
+        **goal.bounds,
+        "least_share": goal.least_share if goal.bounds else None,
+        "least_goodput_rps": goal.least_goodput_rps,
+        "percentiles": [{"slo": one.key, "most_s": one.most_s, "value_s": as_value(value)} for one, value in at],
+    }
+
+
 def ranked_as_dict(one: Candidate) -> dict[str, Any]:
     """A replayed deployment under stable keys."""
     return {
@@ -99,6 +115,7 @@ def ranked_as_dict(one: Candidate) -> dict[str, Any]:
         "goodput_per_usd": one.good_per_usd,
         "energy_j_per_token": one.energy_j_per_token,
         "attained": one.metrics.attained,
+        "kept": one.metrics.kept,
         "overloaded": one.metrics.overloaded or None,
         **_latencies(one.metrics, "ttft", "tpot", "latency"),
         **picked(one.metrics, "output_tokens_per_s"),

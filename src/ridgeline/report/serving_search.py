@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
-from ridgeline.report.deployments import deployment_text, objective_text
+from ridgeline.report.deployments import deployment_text
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.text import cost_text, latency_text, money_text
 from ridgeline.seams.serving import all_devices
-from ridgeline.serving.metrics import ATTAINED, Metrics, Objective
+from ridgeline.serving.metrics import Metrics
+from ridgeline.serving.objective import NAMES, Objective, objective_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,8 @@ class ServingSearch(Printed):
     @property
     def missed(self) -> str:
         """That no deployment keeps to the objective, how near it can be come to, and by which; '' if one does."""
-        kept = self.ranked[0].metrics.attained
-        return "" if kept is None or kept >= ATTAINED else missed_text(self.ranked[0], self.objective, self.attainable)
+        missed = self.ranked[0].metrics.kept is False
+        return missed_text(self.ranked[0], self.objective, self.attainable) if missed else ""
 
     def blocks(self, assumed: Sequence[str] = (), *, fewest_alone: bool = False) -> list[Block]:
         """What `ridgeline plan --serve` prints; with `fewest_alone` that on the fewest devices is the best."""
@@ -72,10 +73,10 @@ class ServingSearch(Printed):
         best, fewest = ranked[0], self.fewest
         rows = [("objective", f"NOT KEPT: {self.missed}")] if self.missed else []
         rows += [("best", fleet_text(best)), ("goodput", _goodput(best)), *_seen(best)]
+        at = zip(self.objective.percentiles, best.metrics.at_percentiles, strict=True)
+        rows += [(one.text, f"{latency_text(value)}, at most {latency_text(one.most_s)}") for one, value in at]
         if fewest is not None:
-            rows.append(
-                ("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}, {fewest.metrics.attained:.1%} kept")
-            )
+            rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}{_attained(fewest)}"))
         rows += [("evidence", text) for text in steps_known(best.known)]
         return [
             Line(text=self.title, hang=2),
@@ -127,16 +128,31 @@ def search_table(ranked: Sequence[Candidate]) -> Table:
 
 def missed_text(best: Candidate, objective: Objective, attainable: Mapping[str, Candidate]) -> str:
     """That nothing keeps to an objective, how near each of its bounds can be come to and by which deployment."""
-    names = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
-    nearest = ", ".join(
-        f"{names[name]} {latency_text(getattr(one.metrics, name.removesuffix('_s')).p99)} by {fleet_text(one)}"
+    most = {one.key: place for place, one in enumerate(objective.percentiles)}
+    slowest = ", ".join(
+        f"{NAMES[name.removesuffix('_s')]} {latency_text(getattr(one.metrics, name.removesuffix('_s')).p99)}"
+        f" by {fleet_text(one)}"
         for name, one in attainable.items()
+        if name not in most
     )
+    least = ", ".join(
+        f"{objective.percentiles[most[name]].text} {latency_text(one.metrics.at_percentiles[most[name]])}"
+        f" by {fleet_text(one)}"
+        for name, one in attainable.items()
+        if name in most
+    )
+    share = f"{objective.least_share:.0%} of requests to " if objective.bounds else ""
+    attained = "" if best.metrics.attained is None else f", the best keeps {best.metrics.attained:.1%}"
+    nearest = f"; the least of the slowest 1 %: {slowest}" if slowest else ""
+    nearest += f"; the least {least}" if least else ""
     return (
-        f"no deployment keeps {ATTAINED:.0%} of requests to {objective_text(objective)}, the best keeps"
-        f" {best.metrics.attained:.1%}; the least of the slowest 1 %: {nearest}; take more devices, narrower"
+        f"no deployment keeps {share}{objective_text(objective)}{attained}{nearest}; take more devices, narrower"
         " weights and caches (--quantize), or a wider objective (--slo)"
     )
+
+
+def _attained(one: Candidate) -> str:
+    return "" if one.metrics.attained is None else f", {one.metrics.attained:.1%} kept"
 
 
 def _seen(best: Candidate) -> list[tuple[str, str]]:

@@ -22,7 +22,10 @@ _POOL = re.compile(r"^(\d{1,5})x((?:(?:tp|pp|dp|ep|kv|experts)\d{1,5},?)+)$")
 _DEGREE = re.compile(r"(tp|pp|dp|ep|kv|experts)(\d+)")
 _FIELDS = {"experts": "expert_devices", "kv": "kv_ranks"}  # of a deployment, where a pool's word is another
 _BARE = re.compile(r"^\s*[-+0-9._]+(?:[eE][-+]?\d+)?\s*$")  # a number without a unit
-_BOUNDS = ("ttft", "tpot", "latency")
+_BOUNDS = ("ttft", "tpot", "latency")  # of every request
+_LATENCIES = (*_BOUNDS, "itl")
+_STATISTIC = re.compile(r"^(?:mean|p(\d{1,2}(?:\.\d{1,4})?))$")
+_AN_SLO = "write ttft=1s, tpot.p90=50ms, itl.p99=80ms, latency.mean=20s, kept=95% or goodput=4"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +47,44 @@ def _lengths(value: object) -> tuple[int, int]:
     return found[0], found[-1]
 
 
-def _objective(value: object) -> dict[str, float]:
-    """Bounds such as 'ttft=1s,tpot=50ms' [s]."""
-    bounds: dict[str, float] = {}
+def _objective(value: object) -> dict[str, Any]:
+    """Bounds such as 'ttft=1s,tpot.p90=50ms,kept=95%': of every request, of percentiles [s], and shares and rates."""
+    found: dict[str, Any] = {}
+    percentiles: dict[tuple[str, str], float] = {}
     for word in str(value).split(","):
         name, _, bound = word.partition("=")
-        key = name.strip().casefold()
-        if key not in _BOUNDS or not bound:
-            raise ValueError(f"{shown(word)} is no bound; write ttft=1s, tpot=50ms or latency=20s")
-        if f"{key}_s" in bounds:
+        key, amount = name.strip().casefold(), bound.strip()
+        metric, dot, statistic = key.partition(".")
+        known = metric in _LATENCIES and (_STATISTIC.match(statistic) if dot else metric in _BOUNDS)
+        if not amount or not (known or key in ("kept", "goodput")):
+            least = "; ITL is of tokens, so say of which: itl.p99=80ms" if key == "itl" else ""
+            raise ValueError(f"{shown(word)} is no bound; {_AN_SLO}{least}")
+        field, read = _bound_of(key)
+        if field in found or (metric, statistic) in percentiles:
             raise ValueError(f"{shown(value)} bounds {key} twice")
-        if _BARE.match(bound):
-            raise ValueError(f"{shown(word)} has no unit; write {key}={bound.strip()}s or {key}={bound.strip()}ms")
-        bounds[f"{key}_s"] = number("s", 1e-9, 1e9)(bound.strip())
-    return bounds
+        if read is _BOUND_S and _BARE.match(amount):
+            raise ValueError(f"{shown(word)} has no unit; write {key}={amount}s or {key}={amount}ms")
+        if dot:
+            percentiles[metric, statistic] = read(amount)
+        else:
+            found[field] = read(amount)
+    if percentiles:
+        found["percentiles"] = tuple((*name, most) for name, most in percentiles.items())
+    if "least_share" in found and not any(f"{name}_s" in found for name in _BOUNDS):
+        raise ValueError(f"{shown(value)} says how many requests are kept, but no bound of every request; add ttft=1s")
+    return found
+
+
+def _bound_of(key: str) -> tuple[str, Callable[[object], float]]:
+    """The field of an objective that a word names, and its reader."""
+    if key == "kept":
+        return "least_share", number("1", 1e-6, 1.0, ends=True)
+    if key == "goodput":
+        return "least_goodput_rps", number("1", 1e-9, 1e9)
+    return f"{key}_s", _BOUND_S
+
+
+_BOUND_S = number("s", 1e-9, 1e9)
 
 
 def _pool(value: object) -> Pool:
@@ -144,7 +171,11 @@ TRAFFIC_FIELDS: tuple[Field, ...] = (
     pick("sessions", ("written", "chained"), "a trace's turns come as written, or each after the one before"),
     Field(name="think", read=_seconds, help="wait between the turns of a chained session"),
     Field(name="seed", read=count(0), help="of everything that is drawn"),
-    Field(name="slo", read=_objective, help="objective, e.g. ttft=1s,tpot=50ms or latency=20s"),
+    Field(
+        name="slo",
+        read=_objective,
+        help="objective, e.g. ttft=1s,tpot=50ms or latency=20s; of percentiles ttft.p99=1s,itl.p95=60ms",
+    ),
 )
 
 BATCH_FIELDS: tuple[Field, ...] = (

@@ -15,7 +15,8 @@ import numpy as np
 from ridgeline.errors import NoPlanError
 from ridgeline.search.rent import Problem, Rent, mix_text, rent
 from ridgeline.serving.engine import Engine
-from ridgeline.serving.metrics import ATTAINED, Objective, kept_to, overload
+from ridgeline.serving.metrics import kept_to, overload
+from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.state import Whole
 from ridgeline.serving.step import StepTables
@@ -97,7 +98,7 @@ def replayed(
         part = traffic.take(mine)
         fleet = replace(one, deployment=replace(one.deployment, instances=answer.rented[place].needed))
         found = replay_tables([fleet], [tables], part, router="least-loaded")
-        kept += int(kept_to(found, objective).sum()) if objective.stated or not overload(found, part) else 0
+        kept += int(kept_to(found, objective).sum()) if objective.bounds or not overload(found, part) else 0
     return kept / traffic.requests
 
 

@@ -29,7 +29,8 @@ from ridgeline.search.rent import Option, Problem, Rent, mix_text
 from ridgeline.search.rent_replay import Tried, rent_kept
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.engine import Engine, Policies, engine
-from ridgeline.serving.metrics import ATTAINED, Objective, measure
+from ridgeline.serving.metrics import measure
+from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.replay import replay_tables, tables_of
 from ridgeline.serving.state import Array, Whole
 from ridgeline.serving.step import StepTables
@@ -280,7 +281,7 @@ def most_per_s(one: Engine, tables: StepTables, prompt: int, output: int, object
     lengths = Fixed(tokens=max(prompt, 1)), Fixed(tokens=max(output, 1))
     single = replace(one, deployment=replace(one.deployment, instances=1))
 
-    stop = Stop(**vars(objective), least=ATTAINED) if objective.stated else None
+    stop = Stop.at(objective, PROBE) if objective.stated else None
 
     def kept(traffic: Traffic, stop: Stop | None = None) -> tuple[float, float]:
         found = replay_tables([single], [tables], traffic, router="least-loaded", stop=stop)

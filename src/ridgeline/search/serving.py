@@ -23,7 +23,7 @@ from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.seams.serving import instance_devices
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import DOLLARS, GOODPUT, JOULES, TIME, ServingSpace, deployments, fleets
-from ridgeline.serving.metrics import ATTAINED, Objective
+from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
 _REFUSALS = 6  # reasons kept, most frequent first
@@ -73,7 +73,7 @@ def search_serving(
             f"no {'price' if aim == DOLLARS else 'rated power'} is known of {cluster.name}: no {aim} to aim at"
         )
     ranked = sorted(found, key=lambda one: _order(one, objective, aim))
-    fewer = _fewer(ranked, bench, each=aim in (DOLLARS, JOULES))
+    fewer = _fewer(ranked, bench, each=aim in (DOLLARS, JOULES), least=objective.least_share)
     least = min((one for one in (*ranked, *fewer) if _keeps(one)), key=lambda one: one.devices, default=None)
     fewer = fewer if aim in (DOLLARS, JOULES) else [one for one in fewer if one is least]
     ranked = sorted([*ranked, *fewer], key=lambda one: _order(one, objective, aim))
@@ -154,15 +154,18 @@ def _replayed(
             progress(settled, len(candidates))
 
     found: list[Candidate] = []
-    asked = bench.objective.stated and top < len(candidates)
-    stopped = _sorted_out(bench.all_tried(candidates, ATTAINED if asked else 0.0, told), found, refused)
-    if _worth(found, top) >= ATTAINED:
+    objective = bench.objective
+    asked = objective.stated and top < len(candidates)
+    stopped = _sorted_out(bench.all_tried(candidates, objective.least_share if asked else 0.0, told), found, refused)
+    if _worth(found, top, objective) >= objective.least_share:
         return found, Counter({MISSED: len(stopped)} if stopped else {})
     stopped.sort(key=lambda one: -one.after_s)  # the order of the grid among equals
     worse = 0
     for start in range(0, len(stopped), _ROUND):
         fleets = [one.deployments for one in stopped[start : start + _ROUND]]
-        worse += len(_sorted_out(bench.all_tried(fleets, _worth(found, top), lambda _: None), found, refused))
+        worse += len(
+            _sorted_out(bench.all_tried(fleets, _worth(found, top, objective), lambda _: None), found, refused)
+        )
     return found, Counter({WORSE: worse} if worse else {})
 
 
@@ -173,14 +176,37 @@ def _sorted_out(results: Sequence[Tried], found: list[Candidate], refused: Count
     return [one for one in results if isinstance(one, Stopped)]
 
 
-def _worth(found: Sequence[Candidate], top: int) -> float:
+def _worth(found: Sequence[Candidate], top: int, objective: Objective) -> float:
     """The share of requests that a candidate must keep to be among the best `top` [1]; 0 while any is."""
-    kept = sorted((min(one.metrics.attained or 0.0, ATTAINED) for one in found), reverse=True)
+    kept = sorted((_share(one, objective) for one in found), reverse=True)
     return kept[top - 1] if len(kept) >= top else 0.0
 
 
+def _share(one: Candidate, objective: Objective) -> float:
+    """The share of requests by which a candidate is ranked [1]: no less than the objective needs where it is kept.
+
+    Where an objective of more than bounds of every request is missed, no share ranks who is near to it: 0.
+    """
+    if one.metrics.kept:
+        return objective.least_share
+    whole = not objective.percentiles and objective.least_goodput_rps is None
+    return min(one.metrics.attained or 0.0, objective.least_share) if whole else 0.0
+
+
 def _keeps(one: Candidate) -> bool:
-    return one.metrics.attained is not None and one.metrics.attained >= ATTAINED
+    return bool(one.metrics.kept)
+
+
+def _far(one: Candidate, objective: Objective) -> float:
+    """How far a candidate is from an objective: the most that one of its bounds is exceeded by [1]; 0 if it is kept."""
+    if _keeps(one):
+        return 0.0
+    found = [_slowest(one, name) / bound for name, bound in objective.bounds.items()]
+    at = zip(one.metrics.at_percentiles, objective.percentiles, strict=True)
+    found += [value / bound.most_s for value, bound in at]
+    if objective.least_goodput_rps is not None:
+        found.append(objective.least_goodput_rps / one.good_rps if one.good_rps > 0.0 else np.inf)
+    return max(found)
 
 
 def _spent(one: Candidate, aim: str) -> float | None:
@@ -203,13 +229,19 @@ def _order(one: Candidate, objective: Objective, aim: str = GOODPUT) -> tuple[fl
     limits += sum(each.options.max_seqs is not None for each in one.deployments)
     spent = _spent(one, aim)
     aimed = np.inf if spent is None else spent
-    if metrics.attained is None:
+    if metrics.kept is None:
         return (aimed, -metrics.output_tokens_per_s, float(one.devices), metrics.tpot.p50, limits)
-    kept = metrics.attained >= ATTAINED
     times = {name: _slowest(one, name) for name in ("tpot_s", "ttft_s")}
-    far = 0.0 if kept else max(_slowest(one, name) / bound for name, bound in objective.bounds.items())
-    rounded = 1.0 if kept else metrics.attained
-    return (-rounded, far, aimed, float(one.devices), bool(metrics.overloaded), *times.values(), limits)
+    rounded = 1.0 if metrics.kept else _share(one, objective)
+    return (
+        -rounded,
+        _far(one, objective),
+        aimed,
+        float(one.devices),
+        bool(metrics.overloaded),
+        *times.values(),
+        limits,
+    )
 
 
 def _slowest(one: Candidate, bound: str) -> float:
@@ -220,10 +252,13 @@ def _slowest(one: Candidate, bound: str) -> float:
 
 def attainable(found: Sequence[Candidate], objective: Objective) -> dict[str, Candidate]:
     """Who comes nearest to each bound of an objective by itself, of all that were replayed to their end."""
-    return {name: min(found, key=lambda one, name=name: _slowest(one, name)) for name in objective.bounds}  # type: ignore[misc]
+    near = {name: min(found, key=lambda one, name=name: _slowest(one, name)) for name in objective.bounds}  # type: ignore[misc]
+    for place, bound in enumerate(objective.percentiles):
+        near[bound.key] = min(found, key=lambda one, place=place: one.metrics.at_percentiles[place])  # type: ignore[misc]
+    return near
 
 
-def _fewer(ranked: Sequence[Candidate], bench: Bench, *, each: bool) -> list[Candidate]:
+def _fewer(ranked: Sequence[Candidate], bench: Bench, *, each: bool, least: float = ATTAINED) -> list[Candidate]:
     """The fewest instances of a shape that keep to the objective, by bisection: where they make the fewest devices of
     all, or of `each` shape."""
     kept_to = [one for one in ranked if _keeps(one)]
@@ -242,7 +277,7 @@ def _fewer(ranked: Sequence[Candidate], bench: Bench, *, each: bool) -> list[Can
             if not each and middle * size >= fewest:
                 high = middle
                 continue
-            tried = bench.tried((replace(shape, instances=middle),), ATTAINED)
+            tried = bench.tried((replace(shape, instances=middle),), least)
             if isinstance(tried, Candidate) and _keeps(tried):
                 high, kept = middle, tried
             else:

@@ -18,7 +18,8 @@ from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.serving_search import Candidate
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.engine import Engine, Policies, cut_blocks, engine
-from ridgeline.serving.metrics import Objective, decode_band, measure, prefill_band
+from ridgeline.serving.metrics import decode_band, measure, prefill_band
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.step_pieces import Shelf
@@ -84,7 +85,7 @@ class Bench:
     def tried(self, fleet: tuple[Deployment, ...], least: float = 0.0) -> Tried:
         """A fleet replayed, unless fewer than the share `least` of requests can keep to the objective."""
         try:
-            engines, found = self._replayed(fleet, Stop(**vars(self.objective), least=least))
+            engines, found = self._replayed(fleet, self._stop(least))
         except (NoPlanError, PlanError) as error:
             return reason(error)
         if found.stopped:
@@ -96,6 +97,12 @@ class Bench:
             cut=not (found.done | found.refused).all(),
             energy_j_per_token=self._energy(engines, found) if self.energy else None,
         )
+
+    def _stop(self, least: float) -> Stop:
+        """Of bounds of every request where fewer than the share `least` can keep to them; of percentiles, which no
+        share ranks, where they are certainly missed, or never with 0."""
+        share = None if least and self.objective.percentiles else least
+        return Stop.at(self.objective, self.traffic.requests, share)
 
     def _energy(self, engines: Sequence[Engine], found: Replay) -> float | None:
         """Energy at the wall for an output token, idle time counted [J/token]; None without a rated power."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from ridgeline.seams.serving import (
 from ridgeline.serving.attention_ffn import expert_layers, micro_batches_s
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import side_by_side
+from ridgeline.serving.objective import Objective, Percentile
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
@@ -41,38 +43,15 @@ class Quantiles:
     p99: float
 
 
-ATTAINED = 0.99
-"""Share of requests that must keep to an objective for a deployment to count as one that does [1] (a definition).
-
-Source: MLPerf Inference's rules bound the 99th percentile of TTFT and TPOT in the Server scenario."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Objective:
-    """A service-level objective [s]; None where there is no bound."""
-
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    latency_s: float | None = None
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """The bounds that are asked for, by name [s]."""
-        return {name: bound for name, bound in vars(self).items() if bound is not None}
-
-    @property
-    def stated(self) -> bool:
-        """Whether anything is asked for."""
-        return bool(self.bounds)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """What came out of a replay.
 
     Rates are over `window_s` [s]: of a `steady` load the time in which requests come, else that from the first arrival
     to the last token. `attained` [1] is the share of requests that kept to the objective, `goodput_rps` their rate,
-    never above `requests_per_s`; both None without an objective. `overloaded` says why, '' if it is not.
+    never above `requests_per_s`; both None without bounds of every request. `at_percentiles` [s] are the values of the
+    objective's percentiles, in its order, and `kept` says whether all of the objective holds (None without one); an
+    overloaded fleet may still keep it for so many requests. `overloaded` says why, '' if it is not.
     """
 
     ttft: Quantiles
@@ -90,6 +69,8 @@ class Metrics:
     output_tokens: int
     window_s: float
     steady: bool
+    at_percentiles: tuple[float, ...] = ()
+    kept: bool | None = None
 
 
 def quantiles(values: Array) -> Quantiles:
@@ -142,25 +123,61 @@ def measure(found: Replay, traffic: Traffic, objective: Objective | None = None)
     window = steady_s(found, traffic)
     rated_s = span if window is None else window
     done = found.done
-    kept = kept_to(found, objective) if objective is not None and objective.stated else None
+    goal = objective or Objective()
+    kept = kept_to(found, goal) if goal.bounds else None
+    attained = None if kept is None else float(kept.mean())
+    good = None if kept is None else float(kept.sum() / rated_s)
+    at = tuple(at_percentile(found, one) for one in goal.percentiles)
+    served = float(done.sum() / rated_s)
     itl = [found.itl_quantile(share) for share in (0.5, 0.9, 0.95, 0.99)]
     return Metrics(
         ttft=quantiles(np.where(done, ttft, np.nan)),
         tpot=quantiles(np.where(done, tpot, np.nan)),
         itl=Quantiles(mean=_mean_itl(found), p50=itl[0], p90=itl[1], p95=itl[2], p99=itl[3]),
         latency=quantiles(np.where(done, latency, np.nan)),
-        requests_per_s=float(done.sum() / rated_s),
+        requests_per_s=served,
         output_tokens_per_s=float(found.output[done].sum() / rated_s),
         total_tokens_per_s=float((found.output[done] + found.prompt[done]).sum() / rated_s),
-        attained=None if kept is None else float(kept.mean()),
-        goodput_rps=None if kept is None else float(kept.sum() / rated_s),
+        attained=attained,
+        goodput_rps=good,
         overloaded=overload(found, traffic),
         hit_share=float(found.hit_tokens.sum() / max(found.prompt.sum(), 1)),
         refused=int(found.refused.sum()),
         output_tokens=int(found.output[done].sum()),
         window_s=rated_s,
         steady=window is not None,
+        at_percentiles=at,
+        kept=_keeps(goal, attained, at, served if good is None else good) if goal.stated else None,
     )
+
+
+def _keeps(goal: Objective, attained: float | None, at: Sequence[float], good_rps: float) -> bool:
+    """Whether all of an objective holds."""
+    least = goal.least_goodput_rps
+    return (
+        (attained is None or attained >= goal.least_share)
+        and all(value <= one.most_s for value, one in zip(at, goal.percentiles, strict=True))
+        and (least is None or good_rps >= least)
+    )
+
+
+def at_percentile(found: Replay, one: Percentile) -> float:
+    """The value of a statistic of a latency [s], linear between requests; one that never ended is infinitely late.
+
+    Of ITL it is over the tokens of requests that ended. Without any value it is 0: nothing is late.
+    """
+    if one.metric == "itl":
+        return _mean_itl(found) if one.share is None else found.itl_quantile(one.share)
+    place = ("ttft", "tpot", "latency").index(one.metric)
+    counted = found.output > 1 if one.metric == "tpot" else np.ones(len(found.output), dtype=bool)
+    values = np.sort(np.where(found.done, latencies(found)[place], np.inf)[counted])
+    if not values.size:
+        return 0.0
+    if one.share is None:
+        return float(values.mean())
+    rank = one.share * (len(values) - 1)
+    low, high = values[int(rank)], values[math.ceil(rank)]
+    return float(low if low == high else low + (rank - int(rank)) * (high - low))
 
 
 def _mean_itl(found: Replay) -> float:

@@ -13,17 +13,21 @@ A batch or a queue that is there from the start is asked for as it is: nothing o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
-from ridgeline.serving.metrics import Metrics, Objective, Quantiles, kept_to, latencies, quantiles
+from ridgeline.serving.metrics import Metrics, Quantiles, kept_to, latencies, quantiles
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.state import Array, Whole
 from ridgeline.serving.traffic.traffic import Traffic
 
 SECTIONS = 10
 _STUDENT = 1.383  # by definition P(T < t) = 0.9, 9 degrees of freedom
+_BY_REQUEST = ("came_s", "first_s", "end_s", "prompt", "output", "done", "refused", "hit_tokens", "preempted")
 _FEWEST = 2 * SECTIONS  # requests; of fewer nothing is told
 
 
@@ -55,7 +59,7 @@ def sampling(found: Replay, traffic: Traffic, metrics: Metrics, objective: Objec
         latency=latency,
         requests_per_s=requests,
         output_tokens_per_s=tokens,
-        attained=_mean(kept_to(found, objective).astype(np.float64)) if objective.stated else None,
+        attained=_mean(kept_to(found, objective).astype(np.float64)) if objective.bounds else None,
         requests=len(done),
     )
 
@@ -167,3 +171,63 @@ def _shares(found: Replay, groups: Whole, names: dict[int, str], none: str) -> t
             )
         )
     return tuple(sorted(shares, key=lambda one: -one.requests))
+
+
+def probability_kept(found: Replay, objective: Objective) -> float | None:
+    """The probability that endless traffic of this kind keeps each bound of an objective, of the least likely one [1].
+
+    A bound is kept where the share s of requests within it is at least what it asks, q. With k of N requests within it,
+
+        P = T_9((s' - q) / max(half / 1.383, sqrt(s' (1 - s') / (N + 3)))),   s' = (k + 1) / (N + 2)
+
+    T_9 the law of Student of 9 degrees of freedom, half the half width of the share by sections, and Laplace's rule of
+    succession, which stays uncertain where no request misses. Means, ITL and goodput are left out. None of fewer than
+    20 requests, or where no bound is left.
+    """
+    order = np.flatnonzero(found.done | found.refused)
+    order = order[np.argsort(found.came_s[order], kind="stable")]
+    if len(order) < _FEWEST:
+        return None
+    asked = [(kept_to(found, objective), objective.least_share)] if objective.bounds else []
+    for one in objective.percentiles:
+        if one.share is not None and one.metric != "itl":
+            asked.append((kept_to(found, Objective.of({f"{one.metric}_s": one.most_s})), one.share))
+    return min((_probability(kept[order].astype(np.float64), least) for kept, least in asked), default=None)
+
+
+def half_width_of(found: Replay, value: Callable[[Replay], float]) -> float | None:
+    """Half the 80 % interval of what a replay's requests say, by sections in order of arrival, in the value's unit.
+
+    None of fewer than 20 requests, or where a section says nothing finite.
+    """
+    order = np.flatnonzero(found.done | found.refused)
+    if len(order) < _FEWEST:
+        return None
+    order = order[np.argsort(found.came_s[order], kind="stable")]
+    parts = np.array([value(_of_requests(found, part)) for part in np.array_split(order, SECTIONS)])
+    whole = value(found)
+    return half_width(parts, whole) if np.isfinite([whole, *parts]).all() else None
+
+
+def _of_requests(found: Replay, chosen: Whole) -> Replay:
+    """Some requests of a replay; what is of the whole of it stays."""
+    some: dict[str, Any] = {name: getattr(found, name)[chosen] for name in _BY_REQUEST}
+    return replace(found, **some)
+
+
+def _probability(kept: Array, least: float) -> float:
+    share = (float(kept.sum()) + 1.0) / (len(kept) + 2.0)
+    error = max(_mean(kept) / _STUDENT, math.sqrt(share * (1.0 - share) / (len(kept) + 3.0)))
+    return student_9((share - least) / error)
+
+
+def student_9(value: float) -> float:
+    """The law of Student of 9 degrees of freedom [1], its finite series (Abramowitz and Stegun 26.7.3).
+
+    >>> round(student_9(1.383), 3), round(student_9(0.0), 3)
+    (0.9, 0.5)
+    """
+    angle = math.atan(value / 3.0)
+    cosine = math.cos(angle) ** 2
+    series = 1.0 + cosine * (2.0 / 3.0 + cosine * (8.0 / 15.0 + cosine * 16.0 / 35.0))
+    return 0.5 + (angle + math.sin(angle) * math.cos(angle) * series) / math.pi

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.serving.compiling import clocked
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.state import ENDED, NOT_ARRIVED, REFUSED, Array, Records
 
 TTFT_S, TPOT_S, LATENCY_S, LEAST = range(4)
@@ -27,6 +28,15 @@ class Stop:
     latency_s: float | None = None
     least: float = 0.0
     most_s: float = FOREVER_S
+
+    @classmethod
+    def at(cls, objective: Objective, requests: int, least: float | None = None) -> Stop:
+        """Ends where fewer than the share `least` of so many requests [1] can keep to the tightest bounds.
+
+        By default where the objective is certainly missed.
+        """
+        share = objective.certain_share(requests) if least is None else least
+        return cls(**objective.tightest(), least=share)
 
     def as_array(self) -> Array:
         """As the clock reads it; no bound is infinite."""

@@ -28,7 +28,8 @@ from ridgeline.serving.capacity import Capacity, workspace_bytes
 from ridgeline.serving.ends import interval, replay_ends
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.fronts import Fronts
-from ridgeline.serving.metrics import Band, Metrics, Objective, decode_band
+from ridgeline.serving.metrics import Band, Metrics, decode_band
+from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -216,7 +217,7 @@ def _as_run(job: ServedJob, found: dict[str, RunSettings]) -> ServedJob:
         open_s=ours.duration_s,
         requests=job.requests or ours.requests,
         queued=job.requests if job.arrivals == "queue" else None,
-        limits=Objective(**ours.limits) if ours.limits and job.arrivals == "poisson" else None,
+        limits=Objective.of(ours.limits) if ours.limits and job.arrivals == "poisson" else None,
         fronts=None if ours.frontends is None else max(1, min(ours.frontends, _nodes(job.cluster) - 1)),
         rounds=job.rounds or ours.requests_per_user,
         key=(*job.key, *changes),

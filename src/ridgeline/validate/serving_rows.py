@@ -12,7 +12,7 @@ from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Accelerator, Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.serving.metrics import Objective
+from ridgeline.serving.objective import Objective
 from ridgeline.validate.machines import Machines, find, machines, meant, put
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_flags import CONVERSATION, conversation, options_of, requests_of
