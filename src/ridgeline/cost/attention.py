@@ -120,7 +120,7 @@ def _with_older_instructions(values: AttentionKernel, device: Device, dtype: str
 
     FlashAttention-2 and Triton's kernels multiply with Ampere's mma.sync. Per SM and clock that is as fast on Hopper as
     on Ampere, 1090 and 970 multiply-adds of FlashAttention-2, though Hopper's own instructions are twice as fast; a
-    device with still wider ones is taken to reach Hopper's. Evidence: derived; no rate on data-center Blackwell is public.
+    device with still wider ones is taken to reach Hopper's. Evidence: derived; no rate of Blackwell B200 is public.
     """
     accelerator = device.accelerator
     if values.kernel not in AMPERE_INSTRUCTIONS or accelerator.architecture != "blackwell":

@@ -218,7 +218,7 @@ class _Builder:
 
     @property
     def _autocast(self) -> bool:
-        """Whether fp32 weights under autocast keep what passes between layers in fp32: tables and norms are not cast."""
+        """Whether fp32 weights under autocast keep what passes between layers in fp32: tables, norms are not cast."""
         wide = self.precision.weight_bytes > self.precision.activation_bytes
         frozen = self.workload.task in (Task.LORA, Task.QLORA) and not self.runtime.frozen_as_trained
         return self.runtime.autocast and wide and not frozen

@@ -75,7 +75,8 @@ def cluster_as_dict(cluster: Cluster) -> dict[str, Any]:
 def _memory(stage: StageMemory) -> dict[str, Any]:
     low, high = stage.interval_bytes
     return {
-        "stage": stage.stage, "categories_bytes": as_value(stage.categories), **picked(stage, "total_bytes", "reserved_bytes"),
+        "stage": stage.stage, "categories_bytes": as_value(stage.categories),
+        **picked(stage, "total_bytes", "reserved_bytes"),
         "low_bytes": as_value(low), "high_bytes": as_value(high), **picked(stage, "capacity_bytes", "headroom_bytes"),
     }  # fmt: skip
 

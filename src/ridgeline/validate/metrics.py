@@ -323,8 +323,8 @@ def _allocated(row: Row, job: Interpretation, report: Report) -> Prediction:
 
 
 def _peak_memory(row: Row, job: Interpretation, report: Report) -> Prediction:
-    """Per-device peaks: the driver's view where a tool sampled it, what the allocator reserved where a program prints that,
-    what it allocated elsewhere."""
+    """Per-device peaks: the driver's view where a tool sampled it, what the allocator reserved where a program prints
+    that, what it allocated elsewhere."""
     words = f"{row.words}; {row.text('metric')}"
     found = reading("memory_counter", **row.cells_of(program=job.engine.name, words=words))
     counter = "allocated" if found is None else found.text

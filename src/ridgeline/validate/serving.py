@@ -188,7 +188,7 @@ def _unstated(job: ServedJob, row: Row, then: str | None) -> tuple[str | None, t
 
 def _by(job: ServedJob, engine: str) -> ServedJob:
     """The same job run by another engine, in the release of it that is usual where the row's is not stated."""
-    found = {"engine": engine}
+    found: dict[str, Any] = {"engine": engine}
     if job.releases:
         found["version"] = (usual_releases(engine, job.model.name, job.cluster.accelerator) or ("",))[0]
     prefill = None if job.prefill is None else replace(job.prefill, **found)
