@@ -7,7 +7,7 @@ Rows are those of benchmarks/unseen (open tables) and, where a folder of truth t
 over all sources of a folder. A group of eight rows or more whose median error has grown by more than two points, or
 that answers fewer rows than `accuracy_gate.tsv` says, ends the run with exit code 1. `--accept WHY` writes the figures
 of now instead, with the reason in each row that grew; "Changed predictions" of the changelog has to say the same.
-`--page` also writes `accuracy_blind.md`. A killed run goes on where it stopped.
+`--page` writes `accuracy_blind.md`, and its table into docs/accuracy.md. A killed run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ridgeline.validate.rows import read
 HERE = Path(__file__).parent
 KEPT = HERE / "accuracy_gate.tsv"
 PAGE = HERE / "accuracy_blind.md"
+DOCS = HERE.parent / "docs" / "accuracy.md"
 COLUMNS = ("rows", "answered", "error", "bias", "p90", "inside", "width")
 GROWTH = 0.02  # by which a median error may grow unsaid [1]
 FEWEST = 8  # rows of a group that is judged
@@ -145,6 +146,26 @@ def page(now: Mapping[Group, dict[str, float]]) -> str:
     return "\n\n".join([*sections, "## By source", _table(parts, now)]) + "\n"
 
 
+def summary(now: Mapping[Group, dict[str, float]]) -> str:
+    """A table of kinds of metric over all sources: error, bias, share inside and width, of each set of tables."""
+    lines = [
+        "| metric | unseen: rows | error | inside | width | read: rows | error | inside | width |",
+        "|---" * 9 + "|",
+    ]
+    for name, *_ in strangers_page.GROUPS:
+        cells: list[str] = []
+        for side in ("unseen", "read"):
+            told = now.get((side, name, "all"), {"answered": 0.0})
+            if told["answered"] < FEWEST:
+                cells += ["", "", "", ""]
+                continue
+            held = [f"{told['inside']:.0%}", f"{told['width']:.1f}"] if "inside" in told else ["", ""]
+            cells += [f"{told['answered']:,.0f} of {told['rows']:,.0f}", f"{told['error']:.0%}", *held]
+        if any(cells):
+            lines.append("| " + " | ".join((name, *cells)) + " |")
+    return "\n".join(lines)
+
+
 def _table(groups: Iterable[Group], now: Mapping[Group, dict[str, float]]) -> str:
     lines = ["| tables | metric | source | rows | answered | error | bias | p90 | inside | width |", "|---" * 10 + "|"]
     for group in groups:
@@ -174,6 +195,9 @@ def main() -> None:
         print(", ".join(group) + ": " + how)
     if given.page:
         PAGE.write_text(page(now), encoding="utf-8")
+        start, end = "<!-- from benchmarks/accuracy_blind.md -->", "<!-- end -->"
+        before, _, rest = DOCS.read_text(encoding="utf-8").partition(start)
+        DOCS.write_text(f"{before}{start}\n{summary(now)}\n{end}{rest.partition(end)[2]}", encoding="utf-8")
     if given.accept is not None:
         accept(now, given.accept)
     elif worse:

@@ -281,6 +281,38 @@ def test_layer_operators_take_their_widths_from_the_shape(tmp_path: Path) -> Non
         assert found["predicted"] == pytest.approx(milliseconds("stream", f"{elements * 2:.0f} B"))
 
 
+def test_layers_are_named_as_modules_name_them_too(tmp_path: Path) -> None:
+    """Qwen3-32B on two ranks: D 5120, F 25600, 64 heads of 128 wide and 8 of keys, which are wider than D together."""
+    shape = "num_tokens=2048 hidden_size=5120 intermediate_size=25600 num_heads=64 num_kv_heads=8 head_dim=128 tp=2"
+    for name, product in {
+        "qkv_proj": "2048x5120x5120",  # (64 + 2 x 8) x 128 / 2 columns of 5120
+        "o_proj": "2048x5120x4096",
+        "gate_up_proj": "2048x25600x5120",
+        "mlp.down_proj": "2048x5120x12800",
+    }.items():
+        found = kernel(tmp_path, name, shape, "bf16")
+        assert found["predicted"] == pytest.approx(milliseconds("gemm", product, dtype="bf16"))
+    for name, numbers in {"act_fn": 3 * 12800, "rotary_emb": 2 * 4608, "qk_norm": 3 * 4608}.items():
+        found = kernel(tmp_path, name, shape, "bf16")
+        assert found["predicted"] == pytest.approx(milliseconds("stream", f"{2 * 2048 * numbers} B"))
+
+
+def test_a_mixed_batch_is_a_chunk_beside_sequences_that_decode(tmp_path: Path) -> None:
+    heads = "heads=32 kv_heads=8 head_dim=128"
+
+    def mixed(shape: str) -> float:
+        return float(kernel(tmp_path, "attention mixed batch", f"{shape} {heads}", "bf16")["predicted"])
+
+    both = mixed("prefill_chunk=512 kv_prefill=2048 n_decode=32 kv_decode=512")
+    chunk = mixed("prefill_chunk=512 kv_prefill=2048 n_decode=0 kv_decode=0")
+    rows = mixed("prefill_chunk=0 kv_prefill=0 n_decode=32 kv_decode=512")
+    assert both == pytest.approx(chunk + rows)
+    assert min(chunk, rows) > 0
+    nothing = {"op": "attention mixed batch", "shape": f"prefill_chunk=0 n_decode=0 {heads}", "dtype": "bf16"}
+    (row,) = answers(tmp_path, KERNEL, nothing)
+    assert "has no work" in row["reason"]
+
+
 def test_a_convolution_is_an_implicit_product(tmp_path: Path) -> None:
     shape = "W=56 H=56 C=64 N=16 K=128 {}pad_w=1 pad_h=1 P=56 Q=56"
     stated = kernel(tmp_path, "conv2d forward", shape.format("R=3 S=3 "), "bf16", hardware="MI300X")

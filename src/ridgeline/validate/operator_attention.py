@@ -77,6 +77,32 @@ def decode(ask: Ask) -> Priced:
     return priced("attention decode", asked, ask)
 
 
+def mixed(ask: Ask) -> Priced:
+    """Attention of one iteration: a chunk of a prompt beside sequences that decode, one kernel after the other."""
+    heads = ask.size("heads", "h", "num_heads")
+    kv_heads, head = ask.size("kv_heads", "num_kv_heads", "kv", default=heads), _head(ask.size("head_dim", "d"))
+    chunk, past = ask.size("prefill_chunk"), ask.size("kv_prefill", default=0.0)
+    rows, context = ask.size("n_decode", default=0.0), ask.size("kv_decode", default=0.0)
+    if min(heads, kv_heads) <= 0 or max(chunk, rows) <= 0:
+        raise InputError(f"'{ask.words}' has no work: prefill_chunk and n_decode are 0", field="shape")
+    dtype, cache, told = ask.format().name, ask.cache_format, []
+    if chunk:
+        asked = questions.prefill(1.0, chunk, heads, kv_heads, head, cached=past, dtype=dtype, cache_dtype=cache)
+        told.append(priced("attention mixed", asked, ask, notes=("kv_prefill is the cache before the chunk",)))
+    if rows:
+        asked = questions.decode(rows, context + 1.0, heads, kv_heads, head, dtype=dtype, cache_dtype=cache)
+        told.append(priced("attention mixed", asked, ask))
+    first, last = told[0], told[-1]
+    if first is last:
+        return first
+    ends = [one.interval_s or (one.seconds, one.seconds) for one in told]
+    return replace(
+        first, seconds=first.seconds + last.seconds, flop=first.flop + last.flop, bytes=first.bytes + last.bytes,
+        interval_s=(ends[0][0] + ends[1][0], ends[0][1] + ends[1][1]), evidence=min(first.evidence, last.evidence),
+        assumptions=(*first.assumptions, *last.assumptions),
+    )  # fmt: skip
+
+
 def latent_decode(ask: Ask) -> Priced:
     """Latent attention of one token a sequence with absorbed products: all heads share one latent of 512 + 64."""
     batch, heads = ask.size("batch", "b"), ask.size("heads", "h")

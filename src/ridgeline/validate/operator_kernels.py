@@ -1,12 +1,11 @@
-"""Products, layer operators, streams, copies and power of one device, priced by the mechanisms.
+"""Products, streams, copies and power of one device, priced by the mechanisms.
 
-Shape letters: m, n, k of a product (m, k) x (k, n); T tokens, D hidden, F feed-forward, H heads, K kv heads.
+Shape letters: m, n, k of a product (m, k) x (k, n).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from ridgeline.cost import questions
@@ -20,9 +19,6 @@ from ridgeline.facts.records import Evidence
 from ridgeline.lower.work import Phase, Stream
 from ridgeline.validate.operator_cells import Ask, Priced, priced
 
-# The profiled norm reads its input for the variance and again to scale it, and writes.
-# Source: github.com/vllm-project/vllm, csrc/layernorm_kernels.cu, rms_norm_kernel
-_NORM_PASSES = 3
 LONG_STREAM_BYTES = 2.0**30  # where only a rate is asked and no size is stated
 _UNSTATED = re.compile(r"not stated|default|^\s*$", re.IGNORECASE)
 
@@ -66,69 +62,6 @@ def _peak(ask: Ask, form: Form) -> Priced:
         evidence=ask.device.evidence.get(key, Evidence.DATASHEET),
         assumptions=("shape not stated: the sustained rate of a large product",),
     )
-
-
-def _act(ask: Ask) -> float:
-    gated = "gated=true" in ask.words.casefold()
-    return (3 if gated else 2) * ask.size("tokens") * ask.size("n_expanded_embd") / ask.size("tp", default=1.0) * 2
-
-
-def _rope(ask: Ask) -> float:
-    heads, kv_heads = ask.size("n_head"), ask.size("n_kv_head", "n_head")
-    width = ask.size("n_embd") * (1 + kv_heads / heads) / ask.size("tp", default=1.0)
-    return 2 * ask.size("tokens") * width * 2
-
-
-def _hidden(passes: float) -> Callable[[Ask], float]:
-    return lambda ask: passes * ask.size("tokens") * ask.size("n_embd") * 2
-
-
-def _up(ask: Ask) -> tuple[float, float]:
-    gated = 2 if "gated=true" in ask.words.casefold() else 1
-    return gated * ask.size("n_expanded_embd") / ask.size("tp", default=1.0), ask.size("n_embd")
-
-
-def _down(ask: Ask) -> tuple[float, float]:
-    return ask.size("n_embd"), ask.size("n_expanded_embd") / ask.size("tp", default=1.0)
-
-
-def _pre(ask: Ask) -> tuple[float, float]:
-    kv = ask.size("n_kv_head", "n_head") / ask.size("n_head")
-    return ask.size("n_embd") * (1 + 2 * kv) / ask.size("tp", default=1.0), ask.size("n_embd")
-
-
-def _post(ask: Ask) -> tuple[float, float]:
-    return ask.size("n_embd"), ask.size("n_embd") / ask.size("tp", default=1.0)
-
-
-LAYER_PRODUCTS: dict[str, Callable[[Ask], tuple[float, float]]] = {
-    "mlp_up_proj": _up, "mlp_down_proj": _down, "attn_pre_proj": _pre, "attn_post_proj": _post,
-}  # fmt: skip
-"""Layer operators that are products: n and k, with T rows."""
-
-LAYER_STREAMS: dict[str, tuple[str, Callable[[Ask], float]]] = {
-    "mlp_act": ("activation", _act),
-    "attn_rope": ("rope", _rope),
-    "input_layernorm": ("norm", _hidden(_NORM_PASSES)),
-    "post_attention_layernorm": ("norm", _hidden(_NORM_PASSES)),
-    "add": ("residual", _hidden(3)),
-    "emb": ("embedding", _hidden(2)),
-}
-"""Layer operators that only move memory: family and bytes; 16-bit tensors, each read or written once."""
-
-
-def layer(ask: Ask) -> Priced:
-    """A layer's operator by its profiler's name: a product of the layer's widths, or a stream."""
-    name = ask.op.rpartition(":")[2].strip()
-    if name in LAYER_PRODUCTS:
-        m, (n, k) = ask.size("tokens"), LAYER_PRODUCTS[name](ask)
-        asked = questions.gemm(m, n, k, dtype=ask.format().name, cast=False)
-        return priced("layer gemm", asked, ask, flop=2 * m * n * k)
-    if name in LAYER_STREAMS:
-        family, moved = LAYER_STREAMS[name]
-        return stream(family, moved(ask), ask)
-    known = ", ".join((*LAYER_PRODUCTS, *LAYER_STREAMS))
-    raise InputError(f"'{name}' is no layer operator that is predicted; known: {known}", field="op")
 
 
 def _moved(ask: Ask, family: str, bytes_per_s: float, evidence: Evidence, *notes: str, start_s: float = 0.0) -> Priced:

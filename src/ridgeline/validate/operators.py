@@ -17,6 +17,7 @@ from ridgeline.facts.transfer import mechanism_spread, source_spread
 from ridgeline.units import UNITS
 from ridgeline.validate import operator_attention as attention
 from ridgeline.validate import operator_kernels as kernels
+from ridgeline.validate import operator_layers as layers
 from ridgeline.validate import operator_links as links
 from ridgeline.validate import operator_passes as passes
 from ridgeline.validate.hardware import find_device, read_device
@@ -27,7 +28,7 @@ from ridgeline.validate.rows import Row
 from ridgeline.validate.score import scored
 
 FAMILIES: dict[str, Callable[[Ask], Priced]] = {
-    "power": kernels.power, "layer": kernels.layer, "latent_decode": attention.latent_decode,
+    "power": kernels.power, "layer": layers.layer, "mixed": attention.mixed, "latent_decode": attention.latent_decode,
     "latent_prefill": attention.latent_prefill, "exchange": links.exchange, "attention": attention.attention,
     "experts": passes.experts, "convolution": passes.convolution, "gemm": kernels.gemm, "host_copy": kernels.host_copy,
     "long_stream": kernels.long_stream, "peer_copy": kernels.peer_copy, "sorted_keys": passes.sorted_keys,
