@@ -6,7 +6,7 @@ Each open table is answered row by row in this process. Answers are kept as they
 each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
 the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
 beside this file from the first answers and those kept of this commit, or of `--at`. Tables that are sealed are opened
-only with `--unseal`, once, at the end. RL rows are counted, not answered: post-training is no workload of `check`.
+only with `--unseal`, once, at the end, into strangers_sealed.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strangers_page import page
+from strangers_page import page, sealed_page
 
 from ridgeline.report.as_json import as_value
 from ridgeline.search.complete import complete
@@ -36,8 +36,8 @@ HERE = Path(__file__).parent
 UNSEEN = HERE / "unseen"
 FIRST = UNSEEN / "first-answers.tsv.gz"
 PAGE = HERE / "strangers.md"
-TABLES = ("training", "memory", "offload", "diffusion", "serving")
-UNANSWERED = ("rl",)
+SEALED = HERE / "strangers_sealed.md"
+TABLES = ("training", "memory", "offload", "diffusion", "serving", "rl")
 COLUMNS = (
     "table", "id", "commit", "status", "measured", "predicted", "low", "high", "evidence", "rung", "device", "engine",
     "reason",
@@ -150,8 +150,11 @@ def main() -> None:
         if not rows:
             sys.exit(f"no answers of {at} are kept in {given.keep}: run it without --page first")
         now = {(name, row["id"]): row for name, row in rows}
-        asked = [(name, read(path)) for name, path in tables([*TABLES, *UNANSWERED], side)]
-        PAGE.write_text(page(asked, first_answers(), now, at), encoding="utf-8")
+        asked = [(name, read(path)) for name, path in tables([*TABLES], side)]
+        if given.unseal:
+            SEALED.write_text(sealed_page(asked, now, at), encoding="utf-8")
+        else:
+            PAGE.write_text(page(asked, first_answers(), now, at), encoding="utf-8")
 
 
 if __name__ == "__main__":

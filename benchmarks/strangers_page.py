@@ -37,14 +37,16 @@ GROUPS = (
     ("pictures", "diffusion", r"latency"),
     ("memory of pictures", "diffusion", r"memory"),
     ("pictures a second", "diffusion", r""),
-    ("post-training (RL)", "rl", r""),
+    ("post-training step", "rl", r"step_s"),
+    ("post-training tokens/s", "rl", r".*tok"),
+    ("post-training, parts", "rl", r""),
 )
 """Name of a group of metrics, table, and what its metrics begin with; the first that fits is a row's."""
 
 LIMITS = {
     "TPOT": 0.12, "TTFT": 0.22, "output tokens/s": 0.12, "prompt tokens/s": 0.12, "other throughput": 0.12,
     "training step": 0.13, "training throughput": 0.13, "memory of serving": 0.08, "memory of training": 0.08,
-    "offload": 0.25,
+    "offload": 0.25, "post-training step": 0.20,
 }  # fmt: skip
 """Largest median error that is aimed at [1]."""
 
@@ -61,7 +63,7 @@ and where more rows are answered the two columns are not of the same rows. Rows 
 A row is answered or refused;
 *error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of predicted / measured - 1,
 *p90* the 90th percentile of the error, *inside* the share of measured values in the 80 % interval, *width* the
-median of its high / low. Post-training rows stand unanswered: `check` has no such workload yet.
+median of its high / low. Post-training rows were not answered at first: `check` had no such workload.
 
 Written by `bench_strangers.py --page`; first answers are in `unseen/first-answers.tsv.gz`.
 """
@@ -69,6 +71,61 @@ Written by `bench_strangers.py --page`; first answers are in `unseen/first-answe
 _FIGURES = "error | bias | p90 | inside | width"
 _HEAD = f"| {{what}} | rows | answered | {_FIGURES} | now: answered | {_FIGURES} |"
 _RULE = "|---|" + "---|" * 13
+
+
+SEALED = """# Sources that stayed sealed until the end
+
+First answers of commit {at} to the sealed half of [unseen](unseen/README.md), by `ridgeline check --blind`: nothing is
+used that a row does not say, and nobody had seen a prediction of these sources before. Rows of confidence `low` are not
+counted. *Error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of
+predicted / measured - 1, *p90* the 90th percentile of the error, *inside* the share of measured values in the 80 %
+interval, *width* the median of its high / low.
+
+Written by `bench_strangers.py --unseal --page`; answers are in `unseen/first-answers.tsv.gz`.
+"""
+
+_ONE_HEAD = f"| {{what}} | rows | answered | {_FIGURES} |"
+_ONE_RULE = "|---|" + "---|" * 7
+
+
+def sealed_page(asked: Iterable[tuple[str, TruthTable]], now: Mapping[Key, Answer], at: str) -> str:
+    """The page of the sealed half in Markdown: first answers alone."""
+    rows = {
+        (name, row.id): row for name, table in asked for row in table.rows if row.text("confidence").casefold() != "low"
+    }
+    groups: dict[str, list[Key]] = defaultdict(list)
+    for (name, id_), row in rows.items():
+        groups[group_of(name, row.text("metric"))].append((name, id_))
+    lines = [_ONE_HEAD.format(what="metric (limit of the error)"), _ONE_RULE]
+    for name, *_ in GROUPS:
+        if name in groups:
+            limit = f" ({LIMITS[name]:.0%})" if name in LIMITS else ""
+            lines.append(_one_line(name + limit, groups[name], now))
+    parts = [SEALED.format(at=at), "## By metric", "\n".join(lines)]
+    for what, key in _kinds(rows, now).items():
+        lines = [_ONE_HEAD.format(what=f"metric, {what}"), _ONE_RULE]
+        for name, *_ in GROUPS:
+            of: dict[str, list[Key]] = defaultdict(list)
+            for each in groups.get(name, ()):
+                of[key(each)].append(each)
+            lines += [
+                _one_line(f"{name}, {part}", keys, now)
+                for part, keys in sorted(of.items())
+                if len(_scored(keys, now)) >= FEWEST
+            ]
+        parts += [f"## By {what}", "\n".join(lines)]
+    told = PEER.with_name("peer-answers-sealed.tsv")
+    parts += ["## Beside AIConfigurator", _beside(groups, None, now, told)] if told.exists() else []
+    reasons = Counter(
+        (key[0], _short(now[key]["reason"])) for key in rows if now.get(key, {}).get("status") == "refused"
+    )
+    lines = ["| table | reason | rows |", "|---|---|---|"]
+    lines += [f"| {table} | {reason} | {count} |" for (table, reason), count in reasons.most_common()]
+    return "\n\n".join([*parts, "## Refused", "\n".join(lines), *_sources(rows)]) + "\n"
+
+
+def _one_line(name: str, keys: Sequence[Key], answers: Mapping[Key, Answer]) -> str:
+    return "| " + " | ".join((name.replace("|", "/"), str(len(keys)), *_figures(keys, answers))) + " |"
 
 
 def group_of(table: str, metric: str) -> str:
@@ -206,9 +263,11 @@ asked of AIConfigurator also where a row is a burst that drains with requests of
 tokens/s): there it answers another question than the row's. Only rows that both answer are compared."""
 
 
-def _beside(groups: Mapping[str, list[Key]], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
-    """Errors of both programs on the rows that both answer, by metric."""
-    with PEER.open(encoding="utf-8", newline="") as lines:
+def _beside(
+    groups: Mapping[str, list[Key]], first: Mapping[Key, Answer] | None, now: Mapping[Key, Answer], peer: Path = PEER
+) -> str:
+    """Errors of both programs on the rows that both answer, by metric; without `first` in the answers of now alone."""
+    with peer.open(encoding="utf-8", newline="") as lines:
         told = {row["id"]: row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)}
     theirs: dict[Key, Answer] = {}
     for key, answer in now.items():
@@ -216,14 +275,20 @@ def _beside(groups: Mapping[str, list[Key]], first: Mapping[Key, Answer], now: M
         if key[0] == "serving" and row is not None and row["status"] == "scored" and answer["status"] == "scored":
             theirs[key] = answer | {"predicted": float(row["predicted"]), "low": None}
     columns = "error | bias | p90"
-    lines_ = [_BESIDE, "", f"| metric | rows of both | first: {columns} | now: {columns} | AIConfigurator: {columns} |"]
-    lines_.append("|---|---|" + "---|" * 9)
+    ours = {"now": now} if first is None else {"first": first, "now": now}
+    heads = [f"{name}: {columns}" for name in (*ours, "AIConfigurator")]
+    lines_ = [_BESIDE, "", "| metric | rows of both | " + " | ".join(heads) + " |"]
+    lines_.append("|---|---|" + "---|" * 3 * len(heads))
     for name, keys in groups.items():
-        both = [key for key in keys if key in theirs and first.get(key, {}).get("status") == "scored"]
+        both = [key for key in keys if key in theirs and (first is None or key in _answered(first))]
         if len(both) >= FEWEST:
-            figures = [" | ".join(_figures(both, answers)[1:4]) for answers in (first, now, theirs)]
+            figures = [" | ".join(_figures(both, answers)[1:4]) for answers in (*ours.values(), theirs)]
             lines_.append(f"| {name} | {len(both)} | " + " | ".join(figures) + " |")
     return "\n".join(lines_)
+
+
+def _answered(answers: Mapping[Key, Answer]) -> set[Key]:
+    return {key for key, answer in answers.items() if answer["status"] == "scored"}
 
 
 def _refused(rows: Asked, first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:

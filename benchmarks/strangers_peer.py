@@ -1,12 +1,12 @@
 """The serving rows of benchmarks/unseen asked of AIConfigurator, whose commands its successor AISimulate 0.12 keeps.
 
     python -m venv VENV && VENV/bin/pip install aiconfigurator==0.12.0
-    VENV/bin/python benchmarks/strangers_peer.py > /dev/null      # writes unseen/peer-answers.tsv
+    VENV/bin/python benchmarks/strangers_peer.py [SIDE] > /dev/null      # writes unseen/peer-answers[-sealed].tsv
 
 Runs in an interpreter of its own; nothing of Ridgeline is imported. Every row whose model, device and engine it has
 tables for is asked with the row's lengths, degrees, formats and concurrency; a batch that its memory model refuses is
 halved until it holds, as an engine would queue the rest. Models that it does not ship are given as the public config of
-our catalog, where their architecture is one it knows. Only open tables are read.
+our catalog, where their architecture is one it knows. SIDE is `open` or, once, at the end, `sealed`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROWS = HERE / "unseen" / "serving-open.tsv"
-OUT = HERE / "unseen" / "peer-answers.tsv"
+SIDE = sys.argv[1] if len(sys.argv) > 1 else "open"
+ROWS = HERE / "unseen" / f"serving-{SIDE}.tsv"
+OUT = HERE / "unseen" / ("peer-answers.tsv" if SIDE == "open" else f"peer-answers-{SIDE}.tsv")
 OWN = HERE.parent / "src" / "ridgeline" / "data" / "models"
 
 SYSTEMS = (
