@@ -69,7 +69,8 @@ def attention_cost(work: Attention, device: Device, *, dtype: str, kernel: str |
     else:
         masked = np.clip(2 * (1 - mean / work.kv_tokens), 0, 1)
         values, speedup = _values(kernel, device.accelerator.architecture, forward)
-        values = _with_older_instructions(values, device, dtype)
+        if speedup == 1.0:  # newer kernels, whose backward was measured as FlashAttention-2's alone, have their own
+            values = _with_older_instructions(values, device, dtype)
         score = (1 + values.masked_ * masked) * _score_seconds(
             values, products, max(work.qk_dim, work.v_dim), vector, device, dtype=dtype, forward=forward
         )

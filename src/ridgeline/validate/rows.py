@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.facts.readings import reading
 from ridgeline.facts.user_files import TRUTH, UserFile, read_user_file
 from ridgeline.scenario.settings import COLUMN as SETTINGS
 from ridgeline.units import UNITS
@@ -134,9 +135,12 @@ class Row:
         return own | {"words": self.words} | changed
 
     def blind(self) -> Row:
-        """The row without the name of its source: no recipe and no habit of one can apply to it."""
+        """The row without the name of its source: no recipe and no habit of one can apply to it, but those of a public
+        benchmark that its own notes name."""
         hidden = {name: self.text(name) for name in PROVENANCE}
-        return replace(self, id="", cells={**self.cells, **dict.fromkeys(PROVENANCE, "")}, hidden=hidden)
+        named = reading("benchmark_named", words=f"{self.text('notes')}; {self.text('note')}")
+        shown = dict.fromkeys(PROVENANCE, "") | ({"source": named.text} if named is not None else {})
+        return replace(self, id="", cells={**self.cells, **shown}, hidden=hidden)
 
     def judged(self) -> Row:
         """The row with its source, for a judge who asks whether a constant was taken from it."""
