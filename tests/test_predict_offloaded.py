@@ -99,7 +99,7 @@ def test_flexgen_on_a_t4_is_no_faster_than_its_link() -> None:
     ("technique", "words", "error", "told"),
     [
         (OffloadMethod.COMPUTED, {"processors": ""}, InputError, "field '--cpu': experts computed on the host, by"),
-        (OffloadMethod.COMPUTED, {"processors": "EPYC 9655"}, InputError, "unknown processor 'EPYC 9655'; nearest: EP"),
+        (OffloadMethod.COMPUTED, {"processors": "EPIC 9654"}, InputError, "unknown processor 'EPIC 9654'; nearest: EP"),
         (OffloadMethod.COMPUTED, {"model": "llama-3.1-8b"}, PlanError, "llama-3.1-8b has no experts; take layers"),
         (OffloadMethod.NEURONS, {}, PlanError, "mixtral-8x7b has experts, which move whole; take computed or fetched"),
         (OffloadMethod.FETCHED, {"dram_bytes": 32e9}, NoPlanError, "do not fit in 29.8 GiB of host memory; take"),

@@ -224,3 +224,60 @@ def test_habits_by_name_version_and_format() -> None:
     assert habits_of("KTransformers", weights="int4_wo", matrix_units=True).kernel is Kernel.LLAMAFILE
     assert habits_of("ollama").launches == "native"
     assert habits_of("something else") == Habits()
+
+
+def test_packed_weights_are_widened_before_their_products() -> None:
+    """30 GB in 4 bits of one layer's kind: half a byte read and two written of each weight, at the device's rate."""
+    from ridgeline.serving.hybrid_sides import widened_s
+
+    made = mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("deepspeed"), host_bytes=0.5)
+    assert made.machine is not None
+    rate = made.machine.device.memory_bytes_per_s
+    assert widened_s(made, 1e9) == pytest.approx(2.5e9 / rate)
+    assert widened_s(mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("deepspeed")), 1e9) == 0.0
+    flexgen = mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("flexgen"), host_bytes=0.5)
+    assert widened_s(flexgen, 1e9) == pytest.approx(26.5e9 / rate)
+
+
+def test_what_is_not_fetched_ahead_waits() -> None:
+    hybrid = mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("deepspeed"))
+    parts = decode(hybrid, 1.0, 16.0)
+    assert float(parts.total[0]) == pytest.approx(float((parts.device + parts.link + parts.sync)[0]))
+
+
+def test_a_cache_beside_the_device_is_relayed_or_attended() -> None:
+    """2,000 tokens a sequence of 100: 8 heads of 128 in 16 bits over 32 layers are 131,072 bytes a token."""
+    size = 100 * 2000 * 131072.0
+    stream = HOST.stream_bytes_per_s
+    relayed = mixtral(OffloadMethod.STREAMED, habits=habits_of("flexgen"), cache_on_host=True)
+    kept = mixtral(OffloadMethod.STREAMED, habits=habits_of("flexgen"), cache_on_host=False)
+    more = float((decode(relayed, 100.0, 2000.0).total - decode(kept, 100.0, 2000.0).total)[0])
+    copied, crossed = 3 * size / stream, size / LINK
+    assert more == pytest.approx(0.5 * (copied + max(copied, crossed) + crossed))
+    attended = mixtral(OffloadMethod.STREAMED, habits=habits_of("deepspeed"), cache_on_host=True)
+    # four heads share a key: keys are repeated (read 1, fetched and written 4 + 4), widened and read (7 x 4)
+    assert float(decode(attended, 100.0, 2000.0).host[0]) == pytest.approx((9 + 28) * size / stream)
+
+
+def test_mapped_weights_are_read_a_window_at_a_time() -> None:
+    ways = {"from_disk": True, "read_bytes_per_s": 5.6e9}
+    mapped = mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("flexgen"), **ways)
+    ahead = mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("deepspeed"), **ways)
+    slow, fast = (float(decode(one, 1.0, 16.0).disk[0]) for one in (mapped, ahead))
+    assert slow / fast == pytest.approx((5e-5 + 131072 / 5.6e9) * 5.6e9 / 131072)
+
+
+def test_pageable_copies_are_staged_by_a_core() -> None:
+    from ridgeline.serving.hybrid_sides import link_bytes_per_s
+
+    made = mixtral(habits=habits_of("llama.cpp"))
+    assert link_bytes_per_s(made) == pytest.approx(1 / (1 / LINK + 1 / 13e9))
+
+
+def test_long_prompts_of_experts_on_the_host_run_on_the_device() -> None:
+    """llama.cpp copies the experts that 512 tokens take, all of them, and computes there; 16 tokens stay."""
+    made = mixtral(habits=habits_of("llama.cpp"))
+    parts = prefill(made, 1.0, 512.0)
+    assert float(parts.link[0]) == pytest.approx(32 * 8 * MIXTRAL_EXPERT_BYTES * (1 / LINK + 1 / 13e9), rel=1e-6)
+    assert float(parts.host[0]) == 0.0
+    assert float(prefill(made, 1.0, 16.0).host[0]) > 0.0

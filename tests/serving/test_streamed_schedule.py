@@ -48,12 +48,15 @@ def loop_s(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[floa
         return sizes[half] * (wc + wd) / m.cpu_to_gpu_bytes_per_s, sizes[half] * wd / m.disk_read_bytes_per_s
 
     def cache(i: int) -> tuple[float, float, float]:
-        """Copying one batch's cache: the main thread, the link, the disk."""
+        """Copying one batch's cache: the main thread, until it has crossed the link (keys, then values), the disk."""
         size = 4.0 * width * b * (job.prompt_tokens + i)
         read = cd * size / m.disk_read_bytes_per_s
         if cpu:
             return m.cpu_copy_share * (1 - cg) * m.cpu_attention_s(size), 0.0, read
-        return (1 - cg) * size / m.cpu_pin_bytes_per_s, (1 - cg) * size / m.cpu_to_gpu_bytes_per_s, read
+        pinned, crossed = (1 - cg) * size / m.cpu_pin_bytes_per_s, (1 - cg) * size / m.cpu_to_gpu_bytes_per_s
+        keys_there = pinned / 2 + crossed / 2
+        values_pinned = pinned
+        return pinned, max(keys_there, values_pinned) + crossed / 2, read
 
     def compute(i: int, half: str) -> float:
         tokens = job.prompt_tokens if i == 0 else 1

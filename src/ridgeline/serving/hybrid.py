@@ -6,6 +6,7 @@ Shape letters: T tokens, N sequences, C context, E experts, k experts that a tok
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,8 +27,11 @@ from ridgeline.serving.hybrid_sides import (
     link_bytes_per_s,
     parts,
     routed,
+    widened_s,
 )
 
+COPIED, WIDENED, WIDE = 3.0, 5.0, 2.0  # derived: bytes that memory moves for one of a cache in 16 bits, see
+# serving.streamed_machine: to pin it, to widen it to 32 bits, to attend to those
 _FOUR_BITS = 0.7  # byte, chosen between formats of 4 bits and of 6: weights below it are laid out anew for devices
 
 
@@ -61,7 +65,8 @@ def hybrid_step(hybrid: Hybrid, rows: Rows) -> HybridParts:
     hybrid.check_memory(share)
     loop = np.full_like(rows.tokens, hybrid.loop_s)
     total = _by_technique(hybrid, rows, share) + parts(rows, sync=loop, total=loop)
-    held = _holds_cache(hybrid) or hybrid.cache_fits(rows.sequences * longest)
+    stated = hybrid.placement.cache_on_host
+    held = _holds_cache(hybrid) or (hybrid.cache_fits(rows.sequences * longest) if stated is None else not stated)
     return total if held else total + _cache_elsewhere(hybrid, rows)
 
 
@@ -78,6 +83,15 @@ def _cache_elsewhere(hybrid: Hybrid, rows: Rows) -> HybridParts:
     seen = rows.tokens if rows.prompt else rows.context * rows.sequences
     size = hybrid.cache_bytes(1.0) * hybrid.deployment.pp * hybrid.devices * seen
     link = size / link_bytes_per_s(hybrid)
+    if hybrid.host is not None and not rows.prompt and (hybrid.habits.relay or hybrid.habits.attends):
+        if hybrid.habits.attends:  # without products of 16 bits: widened to a copy, which is read
+            groups = max(1.0, hybrid.heads_a_key)  # shared keys are repeated first: read, fetched and written
+            repeated = 1.0 + 2.0 * groups if groups > 1.0 else 0.0
+            host = (groups * (WIDENED + WIDE) + repeated) * size / hybrid.host.stream_bytes_per_s
+            return parts(rows, host=host, total=host)
+        copied = COPIED * size / hybrid.host.stream_bytes_per_s  # keys first; values while keys cross
+        run = 0.5 * (copied + np.maximum(copied, link) + link)
+        return parts(rows, host=copied, link=link, total=run)
     host = size / hybrid.host.read_bytes_per_s if hybrid.host is not None else np.full_like(link, np.inf)
     if rows.prompt or float(np.sum(link)) <= float(np.sum(host)):
         return parts(rows, link=link, total=link)
@@ -136,6 +150,9 @@ def _expert_layer(
         return parts(rows, device=rest + inside, total=rest + inside)
     each = expert_params(piece) * hybrid.weight_bytes
     touched = np.asarray(experts_touched(piece.count, piece.top_k, rows.tokens)) * (1.0 - uses)
+    if rows.prompt and hybrid.habits.lends and float(np.min(rows.tokens)) >= hybrid.habits.streams:
+        device = rest + device_experts_s(hybrid, kind, rows, 1.0)
+        return parts(rows, device=device, link=touched * each / rate, total=device + touched * each / rate)
     if long:
         return _brought(hybrid, kind, piece, rows, rest, each * piece.count * (1.0 - share), rate)
     fetched = touched * each / rate
@@ -189,11 +206,20 @@ def _streamed(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
             link = link + (1.0 - share) * tensors * cpu_constant("load.module")
         read = np.zeros_like(link)
         if hybrid.placement.from_disk:
-            read = (1.0 - share) * moved / disk(hybrid.placement.storage).bytes_per_s
+            read = hybrid.placement.disk_share * (1.0 - share) * moved / _disk_bytes_per_s(hybrid)
+        device = device + widened_s(hybrid, moved / hybrid.weight_bytes)
         ahead = np.maximum(device, np.maximum(link, read))
         run = ahead if hybrid.habits.prefetch else device + link + read
         total = total + parts(rows, device=device, link=link, disk=read, total=run).times(kind.count)
     return total
+
+
+def _disk_bytes_per_s(hybrid: Hybrid) -> float:
+    """Weights that are streamed from disk, as the engine reads them [byte/s]."""
+    placement = hybrid.placement
+    storage = disk(placement.storage)
+    storage = replace(storage, bytes_per_s=placement.read_bytes_per_s or storage.bytes_per_s)
+    return storage.fault_bytes_per_s if hybrid.habits.mapped else storage.bytes_per_s
 
 
 def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:

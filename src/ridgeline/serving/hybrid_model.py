@@ -50,7 +50,8 @@ class Hybrid:
         self.weight_bytes = host_bytes if host_bytes is not None else form(self.formats.feed).weight_bytes
         self.device_served = _taking(serve(model, deployment), top_k)
         self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
-        self.prices = None if machine is None else ServedPrices(machine, self.formats, engine=_REPLAYED)
+        wide = replace(deployment, weights="bf16") if habits.widened_bytes else deployment
+        self.prices = None if machine is None else ServedPrices(machine, formats_of(wide), engine=_REPLAYED)
         self.devices = 0 if machine is None else instance_devices(deployment)
         spread = habits.numa == "spread"
         self.host = None if host is None else replace(host, numa_aware=self._local(host), spread=spread)
@@ -106,7 +107,7 @@ class Hybrid:
         pool = rest + self._device_bytes(experts=True)
         if placement.technique is OffloadMethod.LAYERS:  # each layer brings its cache along
             pool += cache
-        elif self.cache_fits(cached_tokens):
+        elif not placement.cache_on_host and self.cache_fits(cached_tokens):
             room -= cache
         if placement.technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
             pool, room = pool - rest, room - rest
@@ -136,6 +137,12 @@ class Hybrid:
     def cache_bytes(self, tokens: float) -> float:
         """Cache of so many tokens on one device if it held its whole part [byte]."""
         return token_bytes(self.device_served.kinds, self.formats)[0] * tokens / self.deployment.pp
+
+    @property
+    def heads_a_key(self) -> float:
+        """Query heads that share a key, 1 where every head has its own or the model has none of these [1]."""
+        heads, keys = (float(self.model.dims.get(name) or 0) for name in ("heads", "kv_heads"))
+        return heads / keys if heads and keys else 1.0
 
     def cache_fits(self, tokens: float) -> bool:
         """Whether the devices hold the cache beside weights that cannot lie elsewhere; if not it is the host's."""

@@ -44,7 +44,8 @@ class HostPlacement:
     `skew` is the power by which experts' popularity falls with their rank, None the usual one. `resident_bytes` is what
     the host may keep in memory (None all), the rest being read from `storage`: 'nvme', 'sata', 'ufs', 'emmc' or 'card';
     weights that are streamed may come from there (`from_disk`). `layerwise` says that long prompts run on the device,
-    one layer's weights copied at a time.
+    one layer's weights copied at a time. `read_bytes_per_s` is the sequential rate of the storage where it is stated,
+    `disk_share` [1] what of the streamed weights lies there; `cache_on_host` where the cache lies, None as it fits.
     """
 
     technique: OffloadMethod
@@ -55,6 +56,9 @@ class HostPlacement:
     storage: str = "nvme"
     from_disk: bool = False
     layerwise: bool = False
+    read_bytes_per_s: float | None = None
+    disk_share: float = 1.0
+    cache_on_host: bool | None = None
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0.0 <= self.share <= 1.0:
@@ -115,7 +119,10 @@ class Habits:
     `modules` says that Python finds each tensor, `prefetch` that they run ahead. `touched` says that only experts that
     tokens take cross the link, `fetches` that experts are fetched where that is sooner than computing them. `streams`
     is the most tokens [token] of a prompt whose host layers stay there (0 all), `chunk` the most of one pass over a
-    prompt.
+    prompt. With `lends` products of so many tokens run on the device even of experts that are placed on the host, whose
+    weights are copied there. `widened_bytes` [byte] is what memory of the device moves to widen a packed weight to 16
+    bits before a product of 16 bits. A cache beside the device is copied to pinned memory on its way (`relay`), or
+    attended by the processors in 32 bits (`attends`); weights on disk are `mapped` files or read ahead.
     """
 
     loop: str = "transformers"
@@ -129,9 +136,17 @@ class Habits:
     fetches: bool = False
     streams: int = 0
     chunk: int = 8192
+    lends: bool = False
+    widened_bytes: float = 0.0
+    relay: bool = False
+    attends: bool = False
+    mapped: bool = False
 
 
-_LLAMA_CPP = Habits(loop="llama.cpp", launches="native", streams=32, chunk=512)
+_LLAMA_CPP = Habits(loop="llama.cpp", launches="native", pinned=False, streams=32, chunk=512, lends=True)
+_KERNEL_WIDENED = 2.0  # derived: one kernel reads the packed weight and writes 2 bytes
+_PASSES_WIDENED = 26.0  # derived: 13 bytes (shift and mask 2 x 1, stored 2 x 1.5, divided 4, added 4) in kernels that
+# read two bytes a thread, 64 of the 128 bytes of a request: at half of the rate
 
 HABITS: tuple[tuple[str, Habits], ...] = (
     (
@@ -142,9 +157,12 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     (r"fiddler", Habits(kernel=Kernel.VECTOR, fetches=True, pinned=False)),
     (r"moe-?infinity", Habits(prefetch=True)),
     (r"mixtral", Habits(prefetch=True)),
-    (r"accelerate|transformers", Habits(pinned=False, modules=True)),
-    (r"deepspeed|zero", Habits(loop="deepspeed-inference", prefetch=True, touched=False)),
-    (r"flexgen", Habits(prefetch=True, touched=False)),
+    (r"accelerate|transformers", Habits(pinned=False, modules=True, mapped=True)),
+    (
+        r"deepspeed|zero",
+        Habits(loop="deepspeed-inference", touched=False, widened_bytes=_KERNEL_WIDENED, attends=True),
+    ),
+    (r"flexgen", Habits(prefetch=True, touched=False, widened_bytes=_PASSES_WIDENED, relay=True, mapped=True)),
     (r"vllm", Habits(loop="vLLM", touched=False, launches="graph")),
     (r"powerinfer|llama|ollama", _LLAMA_CPP),
 )
@@ -152,7 +170,11 @@ HABITS: tuple[tuple[str, Habits], ...] = (
 doc/en/kt-kernel/Kimi-K2-Thinking-Native.md (prompts in one pass); KTransformers doc/en/AMX.md (llamafile before 0.3)
 and its operators/llamafile/moe.cpp (groups of 1024 tokens), doc/en/install.md (USE_NUMA copies weights);
 ggml/src/ggml-cuda (batches of 32 tokens and more go to the device), llama.cpp n_ubatch 512; accelerate hooks.py;
-DeepSpeed ZeRO-3 (experts of a layer are fetched together); FlexGen (arXiv:2303.06865) section 4; MoE-Infinity
+llama.cpp maps its file, so copies are pageable, and op_offload computes products of 32 tokens and more on the device;
+DeepSpeed ZeRO-3 (experts of a layer are fetched together) and its inference/huggingface/zero_inference/run_model.py
+(at most 2 D x D parameters are live, so of a layer's 12 D x D nearly none is fetched ahead; attention to an offloaded
+cache on the processors, model-support.md); FlexGen (arXiv:2303.06865) section 4, flexgen/compression.py (decompress),
+pytorch_backend.py (general_copy: pin_memory as a relay; open_memmap); MoE-Infinity
 (arXiv:2401.14361); Fiddler (arXiv:2402.07033)."""
 
 _PLAIN = Habits()

@@ -35,12 +35,14 @@ from ridgeline.lower.pieces import (
 )
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
+from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.serving.launches import Counts, launches
 
 Array = NDArray[np.float64]
 _LAUNCH = {"graph": "launch.host.graph", "native": "launch.host.compiled", "python": "launch.host.eager"}
 # operators of routed experts: router, sort, two products, activation, sum
 _NODES = Counts(experts=8.0, trade=2.0, scan=2.0)
+_WIDE_BYTES = 2.0  # of a weight that products take as it is
 _EAGER_PASS = 6.0  # operators of a norm or rotation without fused kernels: cast, square, mean, root, two products
 
 
@@ -139,6 +141,14 @@ def routed(kind: LayerKind) -> Experts | None:
     return next((piece for piece in kind.pieces if isinstance(piece, Experts)), None)
 
 
+def widened_s(hybrid: Hybrid, params: Array | float) -> Array | float:
+    """Packed weights widened to 16 bits in the device's memory before their products, where an engine does so [s]."""
+    if hybrid.machine is None or hybrid.weight_bytes >= _WIDE_BYTES or not hybrid.habits.widened_bytes:
+        return 0.0 * params
+    moved = params * (hybrid.weight_bytes + hybrid.habits.widened_bytes)
+    return moved / hybrid.machine.device.memory_bytes_per_s
+
+
 def host_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows, active: float = 1.0) -> Array:
     """Pieces on the processors: weights read once, cache read once, every operator started [s].
 
@@ -195,11 +205,17 @@ def host_experts_s(hybrid: Hybrid, piece: Experts, tokens: Array, uses: float, a
 
 
 def link_bytes_per_s(hybrid: Hybrid) -> float:
-    """Host links of all devices together, as the engine copies over them [byte/s]."""
+    """Host links as the engine copies over them [byte/s]: of all devices together, or of one where they take turns.
+
+    Copies from pageable memory are staged by one core: 1 / (1 / link + 1 / core).
+    """
     assert hybrid.machine is not None
     link = hybrid.machine.cluster.accelerator.host_bytes_per_s or hybrid.machine.cluster.host.device_bytes_per_s
-    rate = link * constant("efficiency.pcie.ring") * max(1, hybrid.devices)
-    return rate if hybrid.habits.pinned else rate * cpu_constant("copy.pageable")
+    rate = link * constant("efficiency.pcie.ring")
+    if not hybrid.habits.pinned:
+        rate = 1.0 / (1.0 / rate + 1.0 / cpu_constant("core.bytes_per_s"))
+    in_turn = hybrid.placement.technique is OffloadMethod.LAYERS or hybrid.habits.modules
+    return rate if in_turn else rate * max(1, hybrid.devices)
 
 
 def crossing_s(tokens: Array, width: int, rate: float) -> Array:

@@ -14,12 +14,12 @@ from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Product
+from ridgeline.serving.hybrid import COPIED, WIDE, WIDENED
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_sides import Rows, device_s, link_bytes_per_s
 from ridgeline.serving.streamed_costs import HostMachine, Job
 
 _PROBE_TOKENS = 4096.0  # of the iteration that tells a device's rates: large, as blocks are
-_WIDENED, _WIDE, _COPIED = 5.0, 2.0, 3.0  # derived: bytes that memory moves for a byte of cache in 16 bits
 _SCORE_PASSES = 6.0  # of scores in 16 bits: written by a product, masked (2), softmax (2), read by a product
 _MATRICES = "layers of four D x D and two D x F matrices, every head with keys of its own"
 
@@ -99,9 +99,9 @@ def machine_of(hybrid: Hybrid, job: Job, dram_bytes: float | None = None) -> Hos
     faults_s = cpu_constant("page.fault") / cpu_constant("page.bytes")
     widened_s = attended_s = pinned_s = 0.0
     if host is not None:
-        widened_s = _WIDENED / host.stream_bytes_per_s
-        attended_s = _WIDE / host.read_bytes_per_s
-        pinned_s = _COPIED / host.stream_bytes_per_s
+        widened_s = WIDENED / host.stream_bytes_per_s
+        attended_s = WIDE / host.read_bytes_per_s
+        pinned_s = COPIED / host.stream_bytes_per_s
     away_s = widened_s + attended_s
     return HostMachine(
         gpu_bytes=hybrid.room_bytes,
@@ -110,7 +110,7 @@ def machine_of(hybrid: Hybrid, job: Job, dram_bytes: float | None = None) -> Hos
         cpu_to_gpu_bytes_per_s=link,
         gpu_to_cpu_bytes_per_s=link,
         gpu_to_cpu_cache_bytes_per_s=1.0 / (1.0 / link + faults_s),
-        disk_read_bytes_per_s=storage.bytes_per_s,
+        disk_read_bytes_per_s=storage.fault_bytes_per_s,  # mapped files
         disk_write_bytes_per_s=storage.bytes_per_s,
         disk_write_cache_bytes_per_s=storage.bytes_per_s,
         matmul_prefill_flop_per_s=matmul,

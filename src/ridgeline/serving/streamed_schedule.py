@@ -232,7 +232,8 @@ def _decode(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_Ha
     first = _half(
         _fetched(job, machine, policy, 0, shape), policy.gpu_batches,
         device=np.maximum(products[0] + attended, _ATTENTION_CALLS * machine.call_s) + hidden + new, host=host - copied,
-        load=copied + pinned, brought=np.maximum(crossed + zero, read), stored=written + zero, link=crossed + zero,
+        load=copied + pinned, brought=np.maximum(_relayed(crossed + zero, pinned + zero), read), stored=written + zero,
+        link=crossed + zero,
         disk=read + written,
     )  # fmt: skip
     second = _half(
@@ -240,6 +241,11 @@ def _decode(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_Ha
         device=np.full(shape, max(products[1], _FEED_CALLS * machine.call_s) + hidden),
     )  # fmt: skip
     return first, second
+
+
+def _relayed(crossed: Floats, pinned: Floats) -> Floats:
+    """Until a batch's cache has arrived [s]: keys are pinned, then cross while values are pinned, which cross last."""
+    return np.asarray(0.5 * (pinned + np.maximum(pinned, crossed) + crossed))
 
 
 def _hidden_s(job: Job, machine: HostMachine, policy: StreamedPolicy, tokens: float) -> float:

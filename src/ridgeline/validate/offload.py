@@ -11,7 +11,6 @@ from ridgeline.cost.formats import form
 from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError
-from ridgeline.facts.cpus import cpu
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Evidence
 from ridgeline.plan.deployment import Deployment
@@ -20,7 +19,7 @@ from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import DeviceOrder, Habits, HostPlacement, OffloadMethod, habits_of
 from ridgeline.serving.hybrid_sides import SIDES, HybridParts, band
 from ridgeline.validate.machines import Machines, machines, place
-from ridgeline.validate.offload_host import USUAL_HOST
+from ridgeline.validate.offload_host import SIZE, memory_of, sized_bytes, usual_host
 from ridgeline.validate.offload_rows import OffloadedJob, read_offloaded
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
@@ -74,7 +73,7 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
     """The model of a job on its device, processors and disk."""
     said: list[str] = []
     technique = job.technique
-    host = _processors(job, technique, said)
+    host = _processors(job, row, said)
     host_format = job.host_weights or job.weights
     matrix = host is not None and host.has_matrix_units
     if "native" in row.text("precision_weights"):
@@ -94,17 +93,19 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
     return _with_lengths(job, hybrid, said)
 
 
-def _processors(job: OffloadedJob, technique: OffloadMethod, said: list[str]) -> Processors | None:
+def _processors(job: OffloadedJob, row: Row, said: list[str]) -> Processors | None:
     side = job.host
     if side is not None:
         return Processors(
             cpu=side.cpu, sockets=side.sockets, cores=side.cores, memory_bytes_per_s=side.memory_bytes_per_s,
             memory_bytes=side.memory_bytes,
         )  # fmt: skip
-    if technique in (OffloadMethod.FETCHED, OffloadMethod.STREAMED):
+    if job.technique is OffloadMethod.FETCHED:
         return None
-    found = cpu(USUAL_HOST)
-    said.append(f"processor not stated: {found.name} of a desktop assumed")
+    params = job.model.graph.params * (1.0 - (job.device_share or 0.0)) * _host_bytes(job)
+    stated = memory_of(row)
+    found = usual_host(stated or params)
+    said.append(f"processor not stated: {found.name} assumed, by the memory that it needs")
     return Processors(cpu=found, sockets=1, cores=found.cores, memory_bytes_per_s=found.memory.value)
 
 
@@ -121,6 +122,9 @@ def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
     """Habits that the words of a row or its model change."""
     if reading("routes_before_attention", model=job.model.name, program=job.engine) is not None:
         habits = replace(habits, prefetch=True)
+    pass_tokens = re.search(r"\b(?:ubatch|-ub)[ =](\d{2,6})", f"{row.text('placement')} {row.text('note')}")
+    if pass_tokens:
+        habits = replace(habits, chunk=int(pass_tokens[1]))
     if habits.kernel is Kernel.LLAMA_CPP and row.text("precision_weights").casefold().startswith("iq"):
         habits = replace(habits, kernel=Kernel.CODEBOOK)
     if job.layerwise_prefill and not re.search(r"long prompt", row.text("technique"), re.IGNORECASE):
@@ -142,15 +146,31 @@ def _placement(job: OffloadedJob, row: Row, technique: OffloadMethod, said: list
         said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
     cell = f"{row.text('disk')} {row.text('cpu')} {job.host.cpu.name if job.host else ''}"
     streamed = technique is OffloadMethod.STREAMED and re.search(r"disk|nvme|ssd", text, re.IGNORECASE) is not None
+    on_disk = _disk_share(job, row)
+    streamed = streamed and on_disk > 0.0
     disk = reading("storage", words=cell)
     storage = "nvme" if disk is None else disk.text
+    rate = re.search(r"(\d{1,3}(?:\.\d{1,3})?) ?GB/s", row.text("disk"))
+    cache = re.search(r"KV cache (?:on )?(?:the )?(CPU|host|GPU)", text, re.IGNORECASE)
     limit = job.host.limit_bytes if job.host is not None else None
     if (technique is OffloadMethod.DISK or streamed) and not row.text("disk"):
         said.append(f"storage not stated: {storage}")
     return HostPlacement(
         technique=technique, share=share, order=order, resident_bytes=limit, storage=storage, from_disk=streamed,
-        layerwise=job.layerwise_prefill,
+        layerwise=job.layerwise_prefill, read_bytes_per_s=float(rate[1]) * 1e9 if rate else None,
+        disk_share=on_disk, cache_on_host=None if cache is None else cache[1].casefold() != "gpu",
     )  # fmt: skip
+
+
+def _disk_share(job: OffloadedJob, row: Row) -> float:
+    """What of the weights that no device holds lies on disk, where a row says what host memory holds of them [1]."""
+    stated = re.search(rf"\bCPU {SIZE}", row.text("placement"), re.IGNORECASE)
+    if stated is None or job.device_share is None:
+        return 1.0
+    if not row.text("disk").strip():
+        return 0.0
+    away = job.model.graph.params * form(job.weights or "bf16").weight_bytes * (1.0 - job.device_share)
+    return 1.0 - min(1.0, sized_bytes(stated[1], stated[2]) / away) if away > 0.0 else 0.0
 
 
 def _with_lengths(job: OffloadedJob, hybrid: Hybrid, said: list[str]) -> Offloaded:
@@ -173,11 +193,11 @@ def _with_lengths(job: OffloadedJob, hybrid: Hybrid, said: list[str]) -> Offload
     )  # fmt: skip
 
 
-WEIGHTY = re.compile(r"(?:concurrency|processor|precision|accelerators|storage) not stated|hold is not stated|^'\d+ ?-")
+WEIGHTY = re.compile(r"(?:concurrency|precision|accelerators|storage) not stated|hold is not stated|^'\d+ ?-")
 """What is assumed and moves a time by its own size; lengths that are not stated move one request's rates little."""
 
 
-_DESCRIBED = re.compile(r"^processor .* assumed")
+_DESCRIBED = re.compile(r"^processor .* assumed")  # not stated, or of no table
 
 
 def _band(spent: HybridParts, assumed: tuple[str, ...]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from ridgeline.validate.rows import Row
 
 _UNITS: dict[str, float] = {"gib": 2.0**30, "gb": 1e9, "tb": 1e12, "tib": 2.0**40, "mb": 1e6, "mib": 2.0**20}
 USUAL_HOST = "Core i9-13900K"  # where a row tells nothing of the processor
+_LARGE_HOST, _DESKTOP_BYTES = "Threadripper PRO 5975WX", 192e9  # assumed: what four modules of a desktop hold
 SIZE = r"(\d{1,6}(?:\.\d{1,3})?)\s*(GiB|GB|TiB|TB|MiB|MB)\b"
 
 
@@ -77,6 +78,16 @@ def _cpu(cell: str, memory: str, said: list[str]) -> Cpu:
         return usual
     said.append(made.assumed)
     return made
+
+
+def usual_host(held_bytes: float) -> Cpu:
+    """The processor that is assumed where none is named, by what its memory has to hold [byte]."""
+    return cpu(USUAL_HOST if held_bytes <= _DESKTOP_BYTES else _LARGE_HOST)
+
+
+def memory_of(row: Row) -> float | None:
+    """Host memory that a row states [byte]."""
+    return _size(row.text("host_mem"))
 
 
 def _numbered(cell: str) -> bool:
