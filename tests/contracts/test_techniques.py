@@ -402,7 +402,7 @@ def test_an_optimizers_states_traffic_and_work_grow_with_the_tensor(
 @cache
 def served_scenario(*texts: str) -> ServingScenario:
     plan = {"technique": list(texts), "max_seqs": 16, "instances": 2}
-    experts = any(listed(text).family in ("disaggregation", "placement") for text in texts)
+    experts = any(listed(text).family in ("disaggregation", "host_experts", "placement") for text in texts)
     model, devices = ("olmoe-1b-7b", 4) if experts else ("qwen2.5-0.5b", 2)
     cluster = {"name": f"{devices}xA100-80GB-SXM"}
     return serving_from_words({"model": {"name": model}, "cluster": cluster, "plan": plan})

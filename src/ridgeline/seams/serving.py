@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.graph import GraphRewrite
+from ridgeline.seams.host_experts import HostExperts as HostExperts
 from ridgeline.seams.registry import listed
 from ridgeline.seams.serving_technique import Instance as Instance
 from ridgeline.seams.serving_technique import ServingTechnique as ServingTechnique
@@ -299,6 +300,7 @@ FAMILIES: tuple[type[ServingTechnique], ...] = (
     Adapters,
     NanoBatches,
     Disaggregation,
+    HostExperts,
     Placement,
     Partition,
     ElasticParallel,

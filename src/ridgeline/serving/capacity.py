@@ -16,7 +16,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, HyperConnection, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Disaggregation, Speculation, instance_devices, of
+from ridgeline.seams.serving import Disaggregation, HostExperts, Speculation, instance_devices, of
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.units import bytes_text
 
@@ -71,6 +71,14 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
         cores = [(kind.count, piece) for kind in kinds for piece in kind.pieces if isinstance(piece, Core)]
         return sum(count * core.token_bytes(size) / core.ranks for count, core in cores), 0.0
     return whole, windowed
+
+
+def hosted_bytes(served: Served, deployment: Deployment, formats: Formats) -> float:
+    """Routed experts that lie in host memory instead of on the device [byte]."""
+    chosen = of(deployment, HostExperts)
+    pieces = ((kind.count, piece) for kind in served.kinds for piece in kind.pieces if isinstance(piece, Experts))
+    whole = sum(count * piece_bytes(piece, formats) for count, piece in pieces) if chosen.applied else 0.0
+    return (1.0 - chosen.share) * whole
 
 
 def layers_bytes(served: Served, formats: Formats) -> float:
@@ -134,6 +142,7 @@ def capacity(
     whole, windowed = token_bytes(served.kinds, formats)
     layers = len(model.graph.layers)
     drafts = of(deployment, Speculation).held(layers, layers_bytes(served, formats), whole)
+    weights -= hosted_bytes(served, deployment, formats)
     weights += kept_bytes(served, deployment) + drafts[0]
     chunked = policy.scheduler in ("mixed", "prefill-first")
     dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))

@@ -33,6 +33,7 @@ from ridgeline.seams.serving import (
 )
 from ridgeline.serving.attention_ffn import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
+from ridgeline.serving.host_experts import check_hosted
 from ridgeline.serving.number_formats import computed_formats, format_notes
 from ridgeline.serving.policy_in_force import expert_backend, fusions_of, own_kernels, policy_in_force
 from ridgeline.serving.rule import rule_of
@@ -184,6 +185,7 @@ def engine(
     for technique in applied(deployment):
         if unfit := technique.unfit(found):
             raise PlanError(f"deployment: {label(technique)} {unfit}")
+    check_hosted(steps.served, deployment, formats, machine)
     return found
 
 

@@ -24,6 +24,7 @@ from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.capacity import piece_bytes, token_bytes
 from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid_placement import Habits, HostPlacement, OffloadMethod, use_share
+from ridgeline.serving.two_sides import expert_params as expert_params
 from ridgeline.units import bytes_text
 
 _REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
@@ -209,11 +210,6 @@ class Hybrid:
         for kind in served.kinds:
             yield kind.count, kind.pieces
         yield 1, served.head
-
-
-def expert_params(piece: Experts) -> float:
-    """Weights of one routed expert [1]."""
-    return (2.0 + piece.gated) * piece.hidden * piece.inner
 
 
 def _taking(served: Served, top_k: int | None) -> Served:

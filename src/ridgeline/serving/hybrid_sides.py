@@ -5,14 +5,12 @@ Shape letters: T tokens, N sequences, C context, E experts, k experts that a tok
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.answer import interval
 from ridgeline.cost.host import experts_touched, products_s
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
@@ -20,7 +18,6 @@ from ridgeline.cost.served_compressed import hyper_connected
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.records import Evidence
 from ridgeline.lower.pieces import (
     Core,
     ElementwisePiece,
@@ -34,9 +31,12 @@ from ridgeline.lower.pieces import (
     Reduce,
 )
 from ridgeline.serving.capacity import token_bytes
-from ridgeline.serving.hybrid_model import Hybrid, expert_params
+from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.serving.launches import Counts, launches
+from ridgeline.serving.two_sides import SIDES as SIDES
+from ridgeline.serving.two_sides import crossing_s as crossing_s
+from ridgeline.serving.two_sides import expert_params, spread
 
 Array = NDArray[np.float64]
 _LAUNCH = {"graph": "launch.host.graph", "native": "launch.host.compiled", "python": "launch.host.eager"}
@@ -218,30 +218,11 @@ def link_bytes_per_s(hybrid: Hybrid) -> float:
     return rate if in_turn else rate * max(1, hybrid.devices)
 
 
-def crossing_s(tokens: Array, width: int, rate: float) -> Array:
-    """Activations to the host and back, with the call of the processors [s]."""
-    start = cpu_constant("copy.count") * cpu_constant("copy.start") + 2.0 * cpu_constant("host.callback")
-    return start + 2.0 * 2.0 * width * tokens / rate
-
-
 def parts(rows: Rows, **named: Array) -> HybridParts:
     """Seconds by name, zeros for the others [s]."""
     zero = np.zeros_like(rows.tokens)
     names = ("device", "host", "link", "sync", "disk", "total")
     return HybridParts(**{name: named.get(name, zero) for name in names})
-
-
-SIDES = ("device", "host", "link", "sync", "disk")
-
-
-@cache
-def spread() -> Mapping[str, tuple[float, float]]:
-    """Times of the parts of an iteration over the prediction: low and high end of an 80 % interval, by side [1]."""
-    host, link, start = (
-        (constant(f"interval.both_sides.{name}.low"), constant(f"interval.both_sides.{name}.high"))
-        for name in ("host", "link", "start")
-    )
-    return {"device": interval(1.0, Evidence.DERIVED), "host": host, "link": link, "sync": start, "disk": start}
 
 
 def band(spent: HybridParts, *, guessed: Collection[str] = ()) -> tuple[float, float]:

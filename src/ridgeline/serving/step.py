@@ -27,11 +27,22 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.seams.serving import Adapters, Beams, Disaggregation, KVEviction, NanoBatches, Partition, Placement, of
+from ridgeline.seams.serving import (
+    Adapters,
+    Beams,
+    Disaggregation,
+    HostExperts,
+    KVEviction,
+    NanoBatches,
+    Partition,
+    Placement,
+    of,
+)
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.attention_ffn import AttentionFFNTables, disaggregated, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.deferred import hidden, without
+from ridgeline.serving.host_experts import hosted_seconds
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.split import SplitTables
 from ridgeline.serving.step_pieces import PieceTimes, Shelf
@@ -154,6 +165,11 @@ class StepModel:
             beside(self._routed(pieces, tokens, group_tokens), shared, tokens <= beside_tokens)
             for pieces in (self._pieces, self._prompt_pieces)
         )
+        if of(self.deployment, HostExperts).applied:
+            group, prompt_group = (
+                hosted_seconds(self.served, self.deployment, self.machine, self.formats, tokens, one, lane)
+                for one in (group, prompt_group)
+            )
         some = np.maximum(n / self._micro, 1.0)
         decode = self._decode(some * self._stays_uneven, c)
         more = of(self.deployment, KVEviction).step_seconds(self.served, self.prices, n)

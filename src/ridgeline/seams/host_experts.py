@@ -1,0 +1,118 @@
+"""The seam of experts in host memory: who computes each expert of a layer, and what crosses the link for it.
+
+Shape letters: T tokens of an iteration, E experts, k that a token takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.seams.serving_technique import Instance, ServingTechnique
+from ridgeline.seams.technique import EXACT, param
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Fact
+    from ridgeline.plan.deployment import Deployment
+    from ridgeline.seams.setting import Setting
+
+Array = NDArray[np.float64]
+_SHARES = (0.0, 0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedLayer:
+    """One layer of E experts of which a token takes k, over T tokens of an iteration (T,).
+
+    `expert_bytes` of an expert as the host keeps it [byte], `row_flop` of one of its rows [FLOP]; `device_s` what the
+    device takes for all experts, `other_s` for the rest of the layer [s], both (T,); `start_s` (T,) what a call of the
+    processors and the copies of activations take [s]. Rates are those reached in practice.
+    """
+
+    experts: int
+    top_k: int
+    expert_bytes: float
+    row_flop: float
+    tokens: Array
+    device_s: Array
+    other_s: Array
+    start_s: Array
+    link_bytes_per_s: float
+    read_bytes_per_s: float
+    host_flop_per_s: float
+
+    @property
+    def touched(self) -> Array:
+        """Expected number of distinct experts that T tokens take at random [1]: E (1 - (1 - k / E)^T)."""
+        return np.asarray(self.experts * (1.0 - (1.0 - min(1.0, self.top_k / self.experts)) ** self.tokens))
+
+    @property
+    def fetch_s(self) -> float:
+        """One expert over the link [s]."""
+        return self.expert_bytes / self.link_bytes_per_s
+
+    def host_s(self, rows: Array) -> Array:
+        """The processors' time for an expert of so many rows: its weights once, or its products [s]."""
+        return np.maximum(self.expert_bytes / self.read_bytes_per_s, self.row_flop * rows / self.host_flop_per_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedSeconds:
+    """What one layer's experts take, by who is busy, and until all are done, (T,) each [s]."""
+
+    device: Array
+    host: Array
+    link: Array
+    total: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostExperts(ServingTechnique):
+    """Experts in host memory under continuous batching; neutral: the device holds all.
+
+    The device holds a `share` of each layer's experts; a technique says by `layer` what the others take.
+    """
+
+    family: ClassVar[str] = "host_experts"
+    quality: ClassVar[Fact | None] = EXACT
+    owns: ClassVar[frozenset[str]] = frozenset({"iterations", "stages", "attention ranks", "expert ranks"})
+    in_words: ClassVar[bool] = False
+    share: float = param(0.25, "1", "share of each layer's experts that the device holds", high=1.0)
+    dram_gb: float | None = param(
+        None, "1e9 byte", "host memory; when absent, that of the machine's host", low=1.0, high=1e6
+    )
+    cores: int = param(32, "cores", "cores of the host that compute", low=1, high=4096)
+    clock_ghz: float = param(2.5, "1e9 Hz", "their clock", low=0.1, high=10.0)
+    memory_gbs: float | None = param(
+        None, "1e9 byte/s", "the host's memory rate; when absent, that of the machine's host", low=1.0, high=20_000.0
+    )
+    instructions: str = param(
+        "avx2", "", "widest instructions of the host", choices=("amx", "avx512", "avx2", "avx", "neon", "sve")
+    )
+
+    def applies(self, setting: Setting) -> str:
+        """Models without experts."""
+        return super().applies(setting) or ("" if setting.experts else "is about experts, of which the model has none")
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """Quarters of the experts on the device."""
+        return tuple(replace(self, share=share).text for share in _SHARES)
+
+    def refusal(self, deployment: Deployment) -> str:
+        """Experts divided over ranks."""
+        return f"is modelled on one device, not on tp {deployment.tp}; say tp 1" if deployment.tp > 1 else ""
+
+    def unfit(self, instance: Instance) -> str:
+        """Models without experts."""
+        return "" if instance.model.dims.get("experts") else "is about experts, of which the model has none"
+
+    def layer(self, one: HostedLayer) -> HostedSeconds:
+        """What one layer's experts take [s]."""
+        return HostedSeconds(device=one.device_s, host=0.0 * one.tokens, link=0.0 * one.tokens, total=one.device_s)
+
+    def told_of(self, deployment: Deployment) -> str:
+        """The technique and the share of experts on the device."""
+        return f"{self.key}: {self.share:.0%} of the experts on the device"

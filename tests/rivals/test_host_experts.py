@@ -1,0 +1,129 @@
+"""Experts in host memory: layers against exhaustive search and drawn routing, replays against the slow simulator."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_serving_reference import Case, FakeEngine, differences
+
+from ridgeline.cost.machine import machine
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.scenario.serving_words import deployed
+from ridgeline.seams.host_experts import HostedLayer
+from ridgeline.seams.registry import technique
+from ridgeline.serving.engine import engine
+from ridgeline.serving.traffic.traffic import traffic
+
+TEXTS = ("fiddler(share=0.2)", "hybrimoe(share=0.2)", "expertflow(share=0.2)", "fiddler(share=0)")
+
+
+def hosted(experts: int, top_k: int, tokens: list[float], **changes: Any) -> HostedLayer:
+    t = np.array(tokens)
+    told: dict[str, Any] = {
+        "expert_bytes": 1e8, "row_flop": 2e8, "device_s": 1e-4 * t, "other_s": 0.0 * t, "start_s": 0.0 * t,
+        "link_bytes_per_s": 2.5e10, "read_bytes_per_s": 1e11, "host_flop_per_s": 1e12,
+    }  # fmt: skip
+    return HostedLayer(experts=experts, top_k=top_k, tokens=t, **told | changes)
+
+
+def made(text: str) -> Any:
+    return technique("host_experts", text)
+
+
+def test_one_token_is_computed_where_its_experts_lie() -> None:
+    """Two of eight experts, none on the device: each is read in 1 ms, which is less than 4 ms over the link."""
+    found = made("fiddler(share=0)").layer(hosted(8, 2, [1.0]))
+    assert found.host[0] == pytest.approx(2e-3)
+    assert found.link[0] == 0.0
+    half = made("fiddler(share=0.5)").layer(hosted(8, 2, [1.0]))
+    assert half.host[0] == pytest.approx(1e-3)
+
+
+def test_fiddler_is_the_mean_over_drawn_rows() -> None:
+    one = hosted(8, 2, [80.0], device_s=np.array([1.6e-3]))
+    found = made("fiddler(share=0)").layer(one)
+    draw, per = np.random.default_rng(0), 1.6e-3 / one.touched[0]
+    rows = draw.binomial(80, 0.25, size=(20_000, 8))
+    host_s = np.maximum(1e-3, 2e-4 * rows)
+    stays = host_s <= 4e-3 + per
+    host = np.where((rows > 0) & stays, host_s, 0.0).sum(axis=1).mean()
+    link = 4e-3 * ((rows > 0) & ~stays).sum(axis=1).mean()
+    assert found.host[0] == pytest.approx(host, rel=0.01)
+    assert found.link[0] == pytest.approx(link, rel=0.05)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("seed", range(10))
+def test_hybrimoe_shares_out_as_well_as_any_assignment(skew: float, seed: int) -> None:
+    """Every way to give the experts away to processors or link; all are taken, so that nothing is a mean."""
+    draw = np.random.default_rng(seed)
+    device = draw.uniform(1e-4, 2e-2)
+    one = hosted(
+        6, 4, [2000.0], device_s=np.array([device]), host_flop_per_s=draw.uniform(1e12, 1e14),
+        link_bytes_per_s=draw.uniform(1e10, 1e11), start_s=np.array([1e-4]),
+    )  # fmt: skip
+    from ridgeline.techniques.host_experts.hybrimoe import taken_by_rank
+
+    taken, rows = taken_by_rank(one, 2000.0, skew)
+    assert taken == pytest.approx(np.ones(6))
+    held, each = 2, device / 6
+    best = np.inf
+    for away in product((False, True), repeat=4):  # whether each of the four crosses the link
+        brought = sum(away)
+        host = sum(float(one.host_s(np.array(r))) for r, over in zip(rows[held:], away, strict=True) if not over)
+        arrives = brought * one.fetch_s + (each if brought else 0.0)
+        best = min(best, max(host + (1e-4 if host else 0.0), arrives, (held + brought) * each))
+    assert made(f"hybrimoe(share=0.34,skew={skew},foreseen=0)").layer(one).total[0] == pytest.approx(best)
+
+
+def test_what_is_foreseen_is_hidden_beside_the_layer_before() -> None:
+    """Four experts of 4 ms each: 16 ms of link, of which 10 ms run beside the rest of the layer before."""
+    one = hosted(4, 4, [1.0], other_s=np.array([1e-2]))
+    assert made("expertflow(share=0,foreseen=1,skew=0)").layer(one).total[0] == pytest.approx(6e-3)
+    assert made("expertflow(share=0,foreseen=0,skew=0)").layer(one).total[0] == pytest.approx(1e-4 + 1.6e-2)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_more_on_the_device_is_never_slower(text: str) -> None:
+    one = hosted(64, 8, [1.0, 4.0, 64.0, 1024.0], device_s=np.array([1e-4, 4e-4, 1e-3, 2e-3]))
+    key = text.partition("(")[0]
+    totals = [made(f"{key}(share={share})").layer(one).total for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    for more, less in zip(totals, totals[1:], strict=False):
+        assert (less <= more * (1 + 1e-9)).all()
+
+
+@cache
+def served(text: str) -> Any:
+    made_ = deployed(technique=(text,), cache_tokens=4096, max_seqs=8)
+    return engine(load("olmoe-1b-7b"), machine(cluster("1xA100-80GB-SXM")), made_)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_replays_end_every_request_as_the_slow_simulator_says(text: str) -> None:
+    one = served(text)
+    tables = one.tables(longest_prompt=1024, longest=1200)
+    rule = one.rule(tables)
+    values = {name: rule[name].item() for name in rule.dtype.names}
+    front = SimpleNamespace(exposed_host_s=1e-4, request_host_s=0.0, prompt_token_host_s=0.0)
+    told = FakeEngine(one.deployment, values, one.graphs, front)
+    for seed in range(25):
+        draw = np.random.default_rng(seed)
+        count = int(draw.integers(3, 13))
+        asked = traffic(
+            np.sort(draw.uniform(0.0, float(draw.choice([0.1, 1.0, 5.0])), count)), draw.integers(1, 1024, count),
+            draw.integers(1, 40, count),
+        )  # fmt: skip
+        case = Case(engines=[told], tables=[tables], traffic=asked, router="round-robin")
+        assert differences(case)[0] == []
+
+
+def test_the_device_holds_its_share_of_experts() -> None:
+    whole = engine(load("olmoe-1b-7b"), machine(cluster("1xA100-80GB-SXM")), deployed()).capacity
+    experts = 16 * 64 * 3 * 2048 * 1024 * 2.0
+    assert whole.weights_bytes - served("fiddler(share=0.2)").capacity.weights_bytes == pytest.approx(0.8 * experts)
