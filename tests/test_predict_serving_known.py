@@ -14,7 +14,7 @@ from ridgeline.graph.load import load
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict
-from ridgeline.predict.serving import simulate_serving
+from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.report.serving import ServingReport
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.traffic.traffic import traffic
@@ -52,6 +52,19 @@ def test_shares_and_gains_add_up(on: str, tp: int, engine: str) -> None:
         assert 0.15 * WHOLE < whole.gain <= WHOLE * (1 + 1e-9)
     decode = {one.resource: one.gain for one in report.what_if[0]}
     assert decode["memory bandwidth"] > decode["matrix rate"]  # a step of few sequences reads its weights
+
+
+@pytest.mark.parametrize(("on", "tp", "part"), [("2xH100-SXM", 2, "kernels and links"), ("1xH100-SXM", 1, "kernels")])
+def test_a_quick_answer_is_the_same_without_gains(on: str, tp: int, part: str) -> None:
+    asked = traffic(0.5 * np.arange(20), np.full(20, 1000), np.full(20, 50), name="steady")
+    words = [deployed(tp=tp, engine="vLLM")]
+    quick = simulate_serving(load("llama-3.1-8b"), cluster(on), words, asked, operation=Operation(changes=False))
+    whole = replayed(on, tp)
+    assert (quick.metrics.ttft, quick.metrics.itl, quick.what_if) == (whole.metrics.ttft, whole.metrics.itl, ())
+    for known, all_parts in zip(quick.known, whole.known, strict=True):
+        assert [one.part for one in known] == [part, "host time of the engine"]
+        assert known[1] == all_parts[-1]
+        assert sum(one.share for one in known) == pytest.approx(1.0)
 
 
 def test_the_host_of_an_engine_is_told_apart_from_kernels() -> None:
