@@ -107,6 +107,47 @@ def test_no_fact_rests_on_a_claim() -> None:
     assert not [path for path in readers if not allowed.fullmatch(path)]
 
 
+WORDS = {"ledger.tsv", "readings.tsv"}  # tables of texts and of how people write, which hold no facts
+
+
+def constants(folder: Path) -> list[tuple[str, str]]:
+    """Lines of the tables of facts, of engines' and frameworks' policies and of fits, each with its file and place."""
+    found = [
+        *folder.glob("*.tsv"),
+        *(one for name in ("engines", "frameworks") for one in (folder / name).glob("*.toml")),
+    ]
+    found += [*(folder / "fits").glob("*.tsv"), *(folder / "fits").glob("*.toml")]
+    return [
+        (f"{file.name}:{place}", line)
+        for file in found
+        if file.name not in WORDS
+        for place, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1)
+    ]
+
+
+def borrowed(paper: Paper, lines: list[tuple[str, str]]) -> list[str]:
+    """Lines that have a predicted claim's number, of three digits or more, and name a source of its paper."""
+    found = []
+    for claim in paper.claims:
+        number = f"{claim.theirs or 0.0:.10g}"
+        if claim.checked in PREDICTED and len(number.replace(".", "").strip("0")) >= 3:
+            word = re.compile(rf"(?<![\w.-]){re.escape(number)}(?![\w.-])")
+            found += [at for at, line in lines if word.search(line) and any(key in line for key in paper.sources)]
+    return found
+
+
+def test_no_claimed_number_is_a_constant_from_its_paper() -> None:
+    lines = constants(ROOT / "src" / "ridgeline" / "data")
+    assert len(lines) > 5000
+    assert not [(paper.paper, at) for paper in papers().values() for at in borrowed(paper, lines)]
+
+
+def test_a_constant_that_is_a_claimed_number_is_found() -> None:
+    paper = next(one for one in papers().values() if one.paper == 11)
+    assert borrowed(paper, [("x.tsv:1", f"serve.gain\t1.91\t1\tmeasured\t{paper.sources[0]}")]) == ["x.tsv:1"]
+    assert not borrowed(paper, [("x.tsv:1", "serve.gain\t1.91\t1\tmeasured\tanother")])
+
+
 # the tables of docs/claims.md ----------------------------------------------------------------------
 
 
