@@ -127,6 +127,7 @@ def rent_serving(given: SimpleNamespace) -> Answer:
 
     from ridgeline.facts.clusters import price
     from ridgeline.search.renting import offers_of, rent_fleet
+    from ridgeline.serving.objective import Objective
 
     def usd_per_h(name: str) -> float | None:
         fact = price(name)
