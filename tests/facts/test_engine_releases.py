@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from itertools import pairwise
 
 import pytest
 
 from ridgeline.facts import store
-from ridgeline.facts.benchmarks import release_at
+from ridgeline.facts.benchmarks import first_release, model_day, release_at
 from ridgeline.facts.engines import engine_known
 from ridgeline.facts.policies import version_key
 
@@ -34,3 +35,28 @@ def test_releases_only_grow() -> None:
         if before["engine"] == after["engine"]:
             assert before["day"] < after["day"]
             assert version_key(before["release"]) <= version_key(after["release"])
+
+
+@pytest.mark.parametrize(
+    ("name", "day"),
+    [
+        ("Llama-3.1-70B", "2024-07-23"),  # not that of Llama 3 or of the first LLaMA
+        ("LLaMA-13B", "2023-02-24"),
+        ("CodeLlama-34B", "2023-08-24"),
+        ("DeepSeek-R1-Distill-Qwen-7B", "2025-01-20"),
+        ("Qwen2.5-Coder-7B", "2024-09-19"),
+        ("my-own-model", None),
+    ],
+)
+def test_the_day_of_a_model_is_that_of_its_own_family(name: str, day: str | None) -> None:
+    assert model_day(name) == day
+
+
+def test_days_of_models_are_days() -> None:
+    for row in store.read_tsv("model_days.tsv"):
+        assert date.fromisoformat(row["day"]) >= date(2021, 1, 1)
+
+
+def test_the_first_release_is_the_oldest_known() -> None:
+    assert first_release("vLLM") == "0.2.0"
+    assert first_release("Transformers") is None

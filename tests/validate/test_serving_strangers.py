@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import RidgelineError
+from ridgeline.facts.accelerators import accelerator
 from ridgeline.seams.serving import instance_devices
 from ridgeline.validate.rows import Row, read
 from ridgeline.validate.serving import ServedRows, settled
 from ridgeline.validate.serving_rows import ServedJob, read_served
-from ridgeline.validate.serving_settings import SPREAD, as_likely, known, might_be
+from ridgeline.validate.serving_settings import SPREAD, as_likely, known, might_be, usual_releases
 
 CELLS = {
     "model": "Llama-3.1-8B", "params_b": "8", "active_params_b": "8", "hardware": "A100", "n_devices": "1", "tp": "1",
@@ -49,23 +50,24 @@ def test_nothing_is_added_where_the_source_is_known() -> None:
 
 
 def test_a_stranger_s_run_may_have_been_another_in_one_thing_each() -> None:
-    lengths, release, memory, cache = alike()
+    lengths, earlier, later, memory, cache = alike()
     assert (lengths.spread, lengths.prompt_tokens, lengths.output_tokens) == (SPREAD, 128 * 0.9, 32 * 0.9)
-    assert release.deployment.version == "0.5.5"
+    assert (earlier.deployment.version, later.deployment.version) == ("0.6.2", "0.10.2")
     assert memory.cluster.accelerator.name == "A100-SXM-40GB"
     assert cache.deployment.kv == "fp8"
-    assert len({one.key for one in (lengths, release, memory, cache)}) == 4
+    assert len({one.key for one in (lengths, earlier, later, memory, cache)}) == 5
 
 
 @pytest.mark.parametrize(
     ("cells", "count"),
     [
-        ({"scenario": "fixed-batch"}, 3),  # lengths of a batch are all alike
+        ({"scenario": "fixed-batch"}, 4),  # lengths of a batch are all alike
         ({"engine_version": "0.6.3"}, 3),
-        ({"hardware": "A100 40GB"}, 3),
-        ({"precision_weights": "bf16"}, 3),
-        ({"precision_kv": "fp8"}, 3),
-        ({"hardware": "B200"}, 2),  # one memory, and no release of 2024
+        ({"note": "2025-10-29"}, 3),
+        ({"hardware": "A100 40GB"}, 4),
+        ({"precision_weights": "bf16"}, 4),
+        ({"precision_kv": "fp8"}, 4),
+        ({"hardware": "B200"}, 2),  # one memory, and the newest release
         ({"hardware": "A100-SXM-80GB", "engine_version": "0.6.3", "precision_weights": "bf16"}, 1),
     ],
 )
@@ -77,7 +79,7 @@ def test_an_interval_holds_for_all_that_a_run_may_have_been() -> None:
     answers = ServedRows()
     mine = answers.answer(row())
     assert mine["low"] < mine["predicted"] < mine["high"]
-    for cells in ({"hardware": "A100-SXM-40GB"}, {"engine_version": "0.5.5"}, {"precision_kv": "fp8"}):
+    for cells in ({"hardware": "A100-SXM-40GB"}, {"engine_version": "0.6.2"}, {"precision_kv": "fp8"}):
         other = answers.answer(row(**cells))
         assert mine["low"] <= other["predicted"] <= mine["high"]
 
@@ -222,4 +224,53 @@ def test_a_day_stands_for_a_release_that_nobody_states() -> None:
     job = settled(read_served(one), one)
     assert job.deployment.version == "0.5.2"
     assert "release not stated: 0.5.2, the newest on the day of the run" in job.assumptions
-    assert settled(read_served(row()), row()).deployment.version == ""
+    assert settled(read_served(row()), row()).deployment.version == "0.6.6.post1"
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "device", "releases"),
+    [
+        ("vLLM", "Llama-2-70B", "A100-SXM-80GB", ("0.2.6", "0.2.0", "0.6.2")),  # of 2023-07: 2024-03, 2023-10, 2024-10
+        ("vLLM", "BLOOM-176B", "A100-SXM-80GB", ("0.2.0",)),  # of 2022-07: before the first that is known, to 2023-10
+        ("TensorRT-LLM", "GPT-J-6B", "H200-SXM", ("0.16.0", "0.13.0", "1.0.0")),  # its device is of 2024
+        ("vLLM", "Llama-3.1-8B", "B200-SXM", ()),
+        ("vLLM", "my-own-model", "H100-SXM", ()),
+        ("Transformers", "Llama-2-70B", "H100-SXM", ()),
+    ],
+)
+def test_a_release_that_nobody_states_is_as_old_as_model_and_device(
+    engine: str, model: str, device: str, releases: tuple[str, ...]
+) -> None:
+    assert usual_releases(engine, model, accelerator(device)) == releases
+
+
+@pytest.mark.parametrize(
+    ("cells", "engine", "version"),
+    [
+        ({"engine": ""}, "vLLM", "0.6.6.post1"),
+        ({"engine": "NIM", "engine_version": "1.2"}, "TensorRT-LLM", "0.16.0"),  # a front's own is another's
+        ({"engine": "homemade"}, "vLLM", ""),
+        ({"engine": "homemade", "hardware": "Apple M4 Max 64GB"}, "llama.cpp", "b3700"),
+        ({"engine": "homemade", "precision_weights": "Q4_K_M"}, "llama.cpp", "b3700"),
+        ({"engine": "mlx-lm", "engine_version": "0.28.2", "hardware": "M4 Max 64GB"}, "MLX-LM", "0.28.2"),
+    ],
+)
+def test_who_answers_for_an_engine_and_in_which_release(cells: dict[str, str], engine: str, version: str) -> None:
+    one = row(**{"precision_weights": "bf16", **cells})
+    found = settled(read_served(one), one).deployment
+    assert (found.engine, found.version) == (engine, version)
+
+
+def test_a_stand_in_runs_in_a_release_of_its_own() -> None:
+    others = {one.key[-1]: one.deployment.version for one in alike(engine="") if one.key[-1] in ("SGLang", "TGI")}
+    assert others == {"SGLang": "0.4.1.post3", "TGI": ""}
+
+
+def test_a_word_for_weights_inputs_and_cache() -> None:
+    found = read_served(row(precision_weights="W4A8KV4")).deployment
+    assert (found.weights, found.kv) == ("w4afp8", "q4_0")
+
+
+def test_eight_bit_mlx_weights_hold_scales_and_the_head_too() -> None:
+    one = row(engine="MLX", hardware="M4 Max 64GB", precision_weights="8bit")
+    assert read_served(one).deployment.weights == "q8_0"  # 8.5 bits: 8, and a scale and a bias of 16 for 64 weights

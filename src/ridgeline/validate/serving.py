@@ -179,7 +179,7 @@ def _unstated(job: ServedJob, row: Row, then: str | None) -> tuple[str | None, t
     """The release of a row that states none, by its day or its model's; others that it may have been; what is said."""
     if then is not None:
         return then, (), (f"release not stated: {then}, the newest on the day of the run",)
-    if row.text("engine_version").strip():
+    if job.deployment.version or not job.dated:
         return None, (), ()
     usual, *others = usual_releases(job.deployment.engine, row.text("model"), job.cluster.accelerator) or (None,)
     said = f"release not stated: {usual}, the newest {AGES[0]} months after model and device could be had (assumed)"

@@ -47,10 +47,21 @@ def _plainly(cell: str) -> str:
 def precision_of(row: Row, model: Model, part: Accelerator, engine: str, release: str = "") -> ServedPrecision:
     """The formats that a row states or its source implies; raises `InputError` for a word that means none."""
     cell = re.sub(r"\(.*?\)", "", row.text("precision_weights")).strip().casefold()
+    cell, beside = _beside_cache(cell)
     stated = _weights(_plainly(cell), model, engine) if cell else _unstated(row, model, part, engine)
     stated = _fitting(stated, row, model, part, engine) if cell else stated
+    stated = replace(stated, kv=stated.kv or beside)
     kv, more = _cache(row, stated, engine, release)
     return ServedPrecision(weights=stated.weights, other=stated.other, kv=kv, assumptions=(*stated.assumptions, *more))
+
+
+_CACHE_BITS = {"4": "q4_0", "8": "int8", "16": "bf16"}
+
+
+def _beside_cache(cell: str) -> tuple[str, str]:
+    """A word for weights and inputs, and the cache's format where the same word tells it: 'w4a8kv4'."""
+    match = re.match(r"^(w\d+a\d+)[- ]?kv(4|8|16)$", cell)
+    return (match[1], _CACHE_BITS[match[2]]) if match else (cell, "")
 
 
 def _fitting(stated: ServedPrecision, row: Row, model: Model, part: Accelerator, engine: str) -> ServedPrecision:

@@ -16,7 +16,7 @@ from ridgeline.serving.objective import Objective
 from ridgeline.validate.machines import Machines, find, machines, meant, put
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_flags import CONVERSATION, conversation, options_of, requests_of
-from ridgeline.validate.serving_formats import ServedPrecision, precision_of
+from ridgeline.validate.serving_formats import GGUF, ServedPrecision, precision_of
 from ridgeline.validate.serving_layout import DegreesAsked, PoolDegrees, ServedLayout, layout_of
 from ridgeline.validate.serving_models import model_of
 from ridgeline.validate.serving_words import (
@@ -52,10 +52,10 @@ class ServedJob:
     `speculative` is the draft length [token]. A measured value times `unit_si` is SI. `key` is equal for rows that one
     run answers. `stand_ins` are engines that the row's own may be like, where it has no policy, `sizes` the devices of
     other memory that a cell which states none may mean, `releases` those that may have run as well as its own where the
-    row states none. The interval holds for the value of `otherwise`, the job under
-    the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid statistic, and
-    for all of `alike`: with each of the stand-ins, and what else it may have been where the source is unknown. What is
-    predicted is the geometric mean of the job and those `as_likely`.
+    row states none; of an engine that is not `dated` the newest runs. The interval holds for the value of `otherwise`,
+    the job under the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid
+    statistic, and for all of `alike`: with each of the stand-ins, and what else it may have been where the source is
+    unknown. What is predicted is the geometric mean of the job and those `as_likely`.
     `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
     instances of each pool; None where whoever has the fewest requests is next. `cut` says whether a sequence may end at
     the model's context: where the engine or that length is not known, what was measured is what the row states.
@@ -88,6 +88,7 @@ class ServedJob:
     stand_ins: tuple[str, ...] = ()
     sizes: tuple[Accelerator, ...] = ()
     releases: tuple[str, ...] = ()
+    dated: bool = True
     otherwise: tuple[ServedJob, ...] = ()
     alike: tuple[ServedJob, ...] = ()
     as_likely: tuple[ServedJob, ...] = ()
@@ -102,14 +103,15 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
     _refuse_drains(row, metric.name)
     named, said = engine_of(row)
     release = release_of(row, named)
-    answering = stand_in(named, release)
+    cell, dies, about_device = meant(row.source, row.text("engine"), row.text("hardware"))
+    device = find(cell, known)
+    part = device.accelerator
+    files = row.text("precision_weights").strip().casefold().startswith(GGUF)
+    answering = stand_in(named, release, device=part.name, files=files)
     if not row.text("engine").strip():
         answering = replace(answering, others=ANY_ENGINE)
     engine = answering.policy
     model, about_model = model_of(row)
-    cell, dies, about_device = meant(row.source, row.text("engine"), row.text("hardware"))
-    device = find(cell, known)
-    part = device.accelerator
     precision = precision_of(row, model, part, engine, release)
     batch, rate, about_load = _load(row, arrivals)
     ask = DegreesAsked(
@@ -155,6 +157,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         rounds=requests / batch if requests and batch and arrivals == "closed" else None,
         cut=bool(row.text("engine").strip() and (model.max_positions or model.config.get("model_type") != "explicit")),
         stand_ins=answering.others,
+        dated=answering.dated,
         sizes=device.sizes,
         assumptions=(*said, *answering.said, *(words for group in about for words in group), *about_draft),
         unit_si=metric.unit_si,

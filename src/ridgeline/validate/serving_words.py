@@ -182,18 +182,24 @@ def release_then(engine: str, release: str, note: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """The policy that answers for an engine; its interval holds for `others` too. `own`: the engine has a policy."""
+    """The policy that answers for an engine; its interval holds for `others` too. `own`: the engine has a policy.
+
+    `dated`: its releases are as old as the policy's; those of an engine of which nothing is known are the newest.
+    """
 
     policy: str
     own: bool
+    dated: bool = True
     others: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
 
 
-def stand_in(name: str, version: str) -> StandIn:
+def stand_in(name: str, version: str, *, device: str = "", files: bool = False) -> StandIn:
     """Whose policy answers for an engine of that name and version, with what was assumed.
 
-    Raises `InputError` for an engine whose weights lie or are computed on the host.
+    Of an unknown one the `device`, an accelerator's name, tells which kernels there are, and weights in `files` of
+    llama.cpp's formats that it reads them. Raises `InputError` for an engine whose weights lie or are computed on the
+    host.
     """
     if engine_known(name):
         return StandIn(policy=name, own=True, said=_newer(name, version))
@@ -202,18 +208,19 @@ def stand_in(name: str, version: str) -> StandIn:
             f"'{name[:40]}' keeps or computes weights on the host: give its rows in the columns of offload.tsv",
             field="engine",
         )
-    kind = reading("engine_kind", words=name)
+    kind = reading("engine_kind", words=f"{name} gguf" if files else name, device=device)
     assert kind is not None  # the last row of the key is of any engine: it batches by iterations, in pages (assumed)
     policy, *rest = kind.text.split("; ")
-    return StandIn(policy=policy, own=False, others=tuple(rest), said=(_words(name, kind.told, policy, tuple(rest)),))
+    said = (_words(name, kind.told, policy, tuple(rest)),)
+    return StandIn(
+        policy=policy, own=False, dated=kind != reading("engine_kind", words=""), others=tuple(rest), said=said
+    )
 
 
 def _words(name: str, why: str, policy: str, others: tuple[str, ...]) -> str:
     """What an answer by another engine's policy says."""
     also = ", ".join(others)
-    return (
-        f"engine '{name[:40]}' has no policy ({why}): the newest {policy}, the interval holds for {also} too (assumed)"
-    )
+    return f"engine '{name[:40]}' has no policy ({why}): {policy}, the interval holds for {also} too (assumed)"
 
 
 def _newer(name: str, version: str) -> tuple[str, ...]:
