@@ -45,7 +45,7 @@ def test_nothing_is_added_where_the_source_is_known() -> None:
     job = read_served(row())
     assert might_be(job, "IX", cache_known=True) == ()
     assert [one.deployment.kv for one in might_be(job, "IX")] == ["fp8"]  # of this run it says nothing
-    assert len(might_be(job, "ZZ")) == 3
+    assert len(might_be(job, "ZZ")) == 2
     assert as_likely(job, "IX") == ()
 
 
