@@ -132,7 +132,7 @@ def test_beyond_so_many_heads_each_is_a_block_and_few_run_at_once() -> None:
     assert by_room[0].mid[1] == pytest.approx(2.0 * by_room[1].mid[1], rel=0.01)
     assert by_room[1].mid[1] > by_room[2].mid[1]
     joined = by_room[0].mid[0] - by_room[2].mid[0]  # 512 heads are not beyond 512: parts, added up by one kernel more
-    assert joined == pytest.approx(4.2e-6, rel=0.01)
+    assert joined == pytest.approx(7.9e-6, rel=0.01)
     assert by_room[0].high[1] / by_room[0].low[1] == pytest.approx(1.5 / 0.65)
 
 
@@ -213,10 +213,10 @@ def test_the_librarys_reductions_wait_inside_captured_graphs() -> None:
 
 
 def test_no_kernel_is_shorter_than_the_shortest_that_was_measured_on_a_device() -> None:
-    """MI300X: from one kernel's end to the next one's 4.2 us for a pass, 6.9 us for a product lent by other devices."""
+    """MI300X: 7.9 us from one kernel's end to the next one's, for a pass as for a product lent by other devices."""
     prices, one = ServedPrices(MI300X, Formats()), np.array([1.0])
     norm = ElementwisePiece(name="norm", elements=8192.0, kernels=1.0, rows="tokens")
-    assert prices.stream(norm, one).mid[0] == pytest.approx(4.2e-6, rel=0.01)
+    assert prices.stream(norm, one).mid[0] == pytest.approx(7.9e-6, rel=0.01)
     assert ServedPrices(H200, Formats()).stream(norm, one).mid[0] < 3e-6
     tiny = Product(name="gate", n=8, k=64, part="feed")
     assert 6.9e-6 < prices.product(tiny, one).mid[0] < 13e-6

@@ -58,17 +58,6 @@ class Device:
         """Time of a kernel before and after its bytes: launch and two latencies, or the shortest measured there [s]."""
         return max(constant("launch.device") + 2.0 * self.memory_latency_s, kernel_start_s(self.accelerator))
 
-    @property
-    def pass_s(self) -> float:
-        """Time of a pass over memory before and after its bytes: as a kernel's, or the shortest pass measured [s].
-
-        A product starts later than a pass does: it fills its tiles before the first multiplication.
-        """
-        known = constants().get(f"launch.pass.{self.accelerator.architecture}")
-        if known is None:
-            return self.kernel_s
-        return max(constant("launch.device") + 2.0 * self.memory_latency_s, known.value)
-
     def matrix_rate(self, dtype: str) -> float:
         """Sustained dense matrix rate of a number format [FLOP/s]; raises `DomainError` for formats it lacks."""
         rate = self.matrix.get(dtype)

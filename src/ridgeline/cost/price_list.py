@@ -173,5 +173,5 @@ def start_s(work: Kernel, device: Device) -> float:
     A pass over memory waits for its first and last bytes as well; formulas of products and attention count these.
     """
     if isinstance(work, Stream):
-        return device.pass_s
+        return device.kernel_s
     return max(constant("launch.device"), kernel_start_s(device.accelerator))

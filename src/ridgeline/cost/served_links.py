@@ -16,7 +16,7 @@ from ridgeline.cost.host_times import dispatch_seconds
 from ridgeline.cost.machine import Machine, kernel_start_s, outside
 from ridgeline.cost.network import collective_seconds, datasheet_links, link_limit_s, path, send_seconds
 from ridgeline.cost.seconds import Seconds, limited, unfitted
-from ridgeline.facts.mechanisms import constants
+from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Reduce
 from ridgeline.lower.work import Collective, CollectiveKind, Number, Phase
 
@@ -34,8 +34,7 @@ class LinkPrices:
 
     def gaps(self, kernels: float, shape: tuple[int, ...]) -> Seconds:
         """What kernels launched one by one lose to those of a graph, on the device [s]."""
-        known = constants().get(f"launch.stream.{self.part.architecture}", constants()["launch.stream"])
-        lost = np.full(shape, kernels * known.value)
+        lost = np.full(shape, kernels * constant("launch.stream"))
         return Seconds(mid=lost, low=0.5 * lost, high=2.0 * lost, compute=0.0 * lost, memory=0.0 * lost)
 
     def stream(self, piece: ElementwisePiece, rows: Array) -> Seconds:
@@ -49,7 +48,7 @@ class LinkPrices:
         """Passes over so many bytes by so many kernels [s]."""
         device = self.machine.device
         memory = moved_bytes / (device.memory_bytes_per_s * device.stream_share)
-        each_s = device.pass_s
+        each_s = device.kernel_s
         if self.dispatch_s is not None:
             each_s = max(self.dispatch_s + 2.0 * device.memory_latency_s, kernel_start_s(self.part))
         mid = memory + kernels * each_s
