@@ -63,6 +63,8 @@ def row(**cells: str) -> Row:
         ("TPU v7", "TPU-v7x"),
         ("DGX Spark", "GB10"),
         ("M4 Max", "Apple-M4-Max-40-core"),
+        ("M2 MacBook Air", "Apple-M2-10-core"),
+        ("Mac Studio M3 Ultra", "Apple-M3-Ultra-80-core"),
         ("Apple M3 Ultra 512GB", "Apple-M3-Ultra-80-core"),
         ("NVIDIA A2", "A2"),
         ("a2-highgpu-8g", "A100-SXM-80GB"),

@@ -28,6 +28,7 @@ _BRANDS = ("tesla", "geforce", "quadro", "instinct", "radeon")
 _MEMORY = re.compile(r"(?<![\w.])(\d{1,4})\s*-?\s*Gi?B\b(?!\s*/\s*s)", re.IGNORECASE)
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*TB/s", re.IGNORECASE)
 _POWER = re.compile(r"(\d{2,4})\s*W\b")
+_APPLE_MACHINE = re.compile(r"\b(?:Mac ?Book(?: ?(?:Air|Pro))?|Mac ?Studio|Mac ?mini|iMac)\b", re.IGNORECASE)
 _COUNTED = re.compile(r"^\s*\d{1,5}\s*[x\u00d7*]\s+(?=\w)|^\s*\d{1,5}[x\u00d7*](?=[A-Za-z])", re.IGNORECASE)
 """How many there are, before the name: '8x H100'. The count of devices has a column of its own."""
 
@@ -96,7 +97,7 @@ def find_device(text: str, catalog: Sequence[Accelerator], usual: Callable[[str]
     """
     if _UNSTATED.match(text):
         raise InputError("the hardware is not stated", field="hardware")
-    text = _COUNTED.sub("", text)
+    text = _APPLE_MACHINE.sub("", _COUNTED.sub("", text)).strip()
     said = read_device(text)
     try:
         family, assumptions = _family(text, said, catalog)
