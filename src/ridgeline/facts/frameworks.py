@@ -42,7 +42,6 @@ class MemoryKeys:
     ties_embeddings: bool = True
     context_bytes: float = 2.0**30
     reserved_share: float = 0.0
-    update_numbers: float = 0.0
     frozen_as_trained: bool = False
     autocast: bool = False
 

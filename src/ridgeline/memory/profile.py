@@ -182,6 +182,7 @@ class GraphProfile:
     dequantizes: bool
     eager: bool
     grouped: bool  # whether products of experts are grouped
+    square_roots: bool  # whether an update makes those of all second moments at once
 
 
 def named_precision(name: str) -> Precision:
@@ -404,6 +405,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
         adapters=workload.task in (Task.LORA, Task.QLORA),
         dequantizes=workload.task is Task.QLORA,
         eager=workload.execution == "eager",
+        square_roots=optimizer.two_moments and not (workload.fused_optimizer or workload.looped_optimizer),
         grouped=any(block.experts for block in graph.blocks.values()),
         quantized_bytes=(runtime.quantized_bytes or NF4_BYTES) if workload.task is Task.QLORA else EIGHT_BIT_BYTES,
     )

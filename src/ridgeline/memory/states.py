@@ -77,13 +77,13 @@ def gradient_bytes(stage: MemoryStage) -> Array:
 @summed
 def update_copy_bytes(stage: MemoryStage) -> Array:
     """What an update on the device makes and frees [byte]: fp32 copies of fp16 gradients where no ranks share it, and
-    numbers beside all trained ones, as wide as moments are."""
+    the square root of each
+    second moment where an update goes operation by operation (torch.optim.AdamW without `fused`)."""
     precision, copies = stage.profile.precision, stage.runtime.update_fp32_copies
     numbers = np.where(stage.away(OPTIMIZER) == 0.0, held_numbers(stage, "trained", OPTIMIZER), 0.0)
     made = as_array(0.0)
-    if stage.profile.optimizer.two_moments and not np.any(stage.optimizer_in_backward):
-        width = FP32_BYTES if precision.master_bytes else precision.weight_bytes
-        made = numbers * stage.runtime.update_numbers * width
+    if stage.profile.square_roots and not np.any(stage.optimizer_in_backward):
+        made = numbers * (FP32_BYTES if precision.master_bytes else precision.weight_bytes)
     if precision.compute != "fp16" or not precision.master_bytes or not copies:
         return made
     return made + np.where(stage.zero == 0, numbers * copies * FP32_BYTES, 0.0)
