@@ -165,6 +165,8 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
     """
     if work.kind is CollectiveKind.SEND:
         return send_seconds(np.asarray(work.bytes, dtype=float), work.stride, machine) * work.repeats
+    if work.copies and work.kind is CollectiveKind.ALL_TO_ALL:
+        work = replace(work, bytes=work.bytes * _once_a_node(work, machine), copies=0.0)
     sizes = [np.asarray(one, dtype=float) for one in (work.bytes, work.ranks, work.stride)]
     if max(one.size for one in sizes) > _FEW:
         return _once_seconds(work, machine) * work.repeats
@@ -175,6 +177,20 @@ def collective_seconds(work: Collective, machine: Machine) -> Number:
         if len(machine.groups) < _MOST:
             machine.groups[key] = found
     return cast(Number, found) * work.repeats
+
+
+def _once_a_node(work: Collective, machine: Machine) -> Number:
+    """Rows that leave a rank for other nodes over those of an exchange that sends each copy apart [1].
+
+    Of N nodes the copies of a row may go to M = N nodes_chosen; k copies at random reach M (1 - (1 - 1 / M)^k) of
+    them. On a node they are passed on over its own links while the next ones come (DeepEP, csrc/kernels/internode.cu).
+    A group inside a node sends each copy. Domain: balanced routing; groups of experts as many as nodes or more.
+    """
+    ranks = np.asarray(work.ranks, dtype=float)
+    nodes = ranks / np.asarray(_known(path, machine, work).inner_ranks)
+    chosen = np.maximum(1.0, nodes * work.nodes_chosen)
+    reached = chosen * (1.0 - (1.0 - 1.0 / chosen) ** work.copies)
+    return np.where(nodes > 1, np.minimum(1.0, reached / work.copies), 1.0)
 
 
 def _once_seconds(work: Collective, machine: Machine) -> Number:

@@ -117,6 +117,7 @@ def block_of(layer: LayerSpec, hidden: int, name: str) -> Block:
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
         shared_experts=moe.shared_count if moe else 0,
+        groups_chosen=moe.groups_chosen if moe else 1.0,
         encoder=layer.encoder,
     )
 

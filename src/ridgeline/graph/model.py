@@ -39,6 +39,7 @@ class Block:
     experts: int = 0
     top_k: int = 0
     shared_experts: int = 0
+    groups_chosen: float = 1.0  # share of the groups of experts that those of one token lie in
     encoder: bool = False  # runs over the encoder's tokens in an encoder-decoder
 
     @property

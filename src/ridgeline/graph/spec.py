@@ -181,6 +181,7 @@ class Moe:
     shared_count: int = 0
     shared_gate: bool = False
     latent: int | None = None
+    groups_chosen: float = 1.0  # share of the groups of experts that those of one token lie in (node-limited routing)
 
 
 @dataclass(frozen=True, kw_only=True)

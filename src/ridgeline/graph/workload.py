@@ -125,7 +125,7 @@ class Workload:
     unpredicted: float = 0.0
     expert_capacity: float = 1.0
     expert_choice: str = "top"  # 'top' scores, or 'sinkhorn' (repeated until rows and columns are balanced)
-    expert_dispatch: str = "alltoall"  # or 'allgather': every rank gathers all tokens and keeps those of its experts
+    expert_dispatch: str = "alltoall"  # 'allgather': each rank gathers all tokens; 'deepep', 'hybridep': once a node
     expert_modules: str = "grouped"  # or 'single'
     encoder_seq_len: int | None = None
     lora_rank: int = 16

@@ -54,6 +54,8 @@ _CROSS_ENTROPY_UNFUSED = (38.0, 14.0)
 # Fused: forward reads the logits twice (maximum and sum, then loss) and writes softmax in place;
 # backward reads and writes once, all in the activation dtype of 2 bytes, plus one fp32 pass.
 _CROSS_ENTROPY_FUSED = (8.0, 6.0)
+ONCE_A_NODE = ("deepep", "hybridep")
+"""Dispatchers that send a token to a node once, whichever of its experts lie there (DeepEP, NVIDIA's HybridEP)."""
 
 
 class Sharder:
@@ -394,7 +396,16 @@ class Sharder:
             made = [(way, CollectiveKind.ALL_TO_ALL, rows, layout.ep, etp) for way in ("dispatch", "combine")]
             made += [(f"shared_{way}", kind, rows * etp, etp, 1) for way, kind in both if np.max(etp) > 1]
         return [
-            Collective(name=f"moe.{way}", phase=phase, kind=kind, bytes=moved, ranks=ranks, stride=stride)
+            Collective(
+                name=f"moe.{way}",
+                phase=phase,
+                kind=kind,
+                bytes=moved,
+                ranks=ranks,
+                stride=stride,
+                copies=block.top_k if self.workload.expert_dispatch in ONCE_A_NODE else 0.0,
+                nodes_chosen=block.groups_chosen,
+            )
             for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
             for way, kind, moved, ranks, stride in made
         ]

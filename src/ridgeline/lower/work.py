@@ -183,6 +183,8 @@ class Collective:
     repeats: float = 1.0
     hidden_behind: str = ""
     hidden: Number = 1  # 0 or 1: whether it does hide there
+    copies: float = 0.0  # of each row in an all-to-all that goes to a node once, and there to its ranks; 0: each apart
+    nodes_chosen: float = 1.0  # share of the nodes that the copies of one row may go to
     leaving: Leaving | None = None
 
 

@@ -263,7 +263,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
         help="rows that each expert computes over its balanced share, e.g. 1.25 where capacity is fixed",
     ),
     pick("expert_choice", ("top", "sinkhorn"), "how Megatron-LM's router chooses experts"),
-    pick("expert_dispatch", ("alltoall", "allgather"), "how tokens reach experts of other ranks"),
+    pick("expert_dispatch", ("alltoall", "allgather", "deepep", "hybridep"), "how tokens reach experts of other ranks"),
     pick("expert_modules", ("grouped", "single"), "a rank's experts as one module or one each"),
     whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
     whole("lora_rank", "rank of the LoRA adapters"),

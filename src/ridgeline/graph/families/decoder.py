@@ -290,7 +290,14 @@ def feed_of(fields: Fields, sparse: Sparse | None, dense: Mlp, index: int, count
         shared=shared,
         shared_count=number,
         shared_gate=sparse.shared_gate and shared is not None,
+        groups_chosen=_groups_chosen(fields),
     )
+
+
+def _groups_chosen(fields: Fields) -> float:
+    """Share of the groups of experts that one token may choose from [1]: DeepSeek-V3's `topk_group` of `n_group`."""
+    groups = fields.maybe("n_group") or 1
+    return (fields.maybe("topk_group", high=groups) or groups) / groups
 
 
 def _shared(fields: Fields, sparse: Sparse, one: Mlp) -> tuple[Mlp | None, int]:
