@@ -48,7 +48,7 @@ def test_narrow_moments(optimizer: str, each: float) -> None:
 
 def test_an_update_that_is_not_fused_holds_the_square_roots_of_second_moments() -> None:
     """Its peak is the update's: 2 + 2 bytes of weights and gradients, 4 of moments, and 2 a number more."""
-    job: dict[str, Any] = dict(seq_len=1, global_batch=1, precision="bf16-pure", optimizer="adamw-bf16")
+    job: dict[str, Any] = {"seq_len": 1, "global_batch": 1, "precision": "bf16-pure", "optimizer": "adamw-bf16"}
     fused, apart = (
         stage_memory(GRAPH, Workload(**job, fused_optimizer=one), layers={"dense": 2}) for one in (True, False)
     )
