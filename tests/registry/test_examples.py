@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -24,6 +25,7 @@ README_ENDS = (
     "Best stack",
 )  # the README shows an answer up to the first such line
 SERVING = {field.name for field in TRAFFIC_FIELDS}
+COMMAND = "# $ ridgeline "  # at the head of an example, the command whose answer stands beside it
 MARK = "<!-- output of: ridgeline "
 
 
@@ -36,7 +38,11 @@ def answer(words: list[str]) -> str:
 
 
 def words_for(example: Path) -> list[str]:
-    """The command for an example: `advise` by its name; else `predict` or `plan`, of traffic `simulate` or `plan`."""
+    """The command for an example: what its line `# $ ridgeline` says; `advise` by its name; else `predict` or `plan`,
+    of traffic `simulate` or `plan`."""
+    said = [line for line in example.read_text(encoding="utf-8").splitlines() if line.startswith(COMMAND)]
+    if said:
+        return shlex.split(said[0].removeprefix(COMMAND))
     if example.stem.startswith("advise-"):
         return ["advise", str(example.relative_to(ROOT))]
     scenario = tomllib.loads(example.read_text(encoding="utf-8"))

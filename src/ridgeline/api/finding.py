@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, WorkloadError
 from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
-    from ridgeline.search.capacity import Capacity, DevicesFound, ObjectiveFound, RateFound, Trial
+    from ridgeline.search.capacity import CapacityQuestion, DevicesFound, ObjectiveFound, RateFound, Trial
     from ridgeline.serving.traffic.traffic import Traffic
 
 RATE, DEVICES, SLO = "rate", "devices", "slo"
@@ -26,13 +26,13 @@ def find(asked: ServingScenario, what: str) -> Answer:
     """The answer of a capacity question; raises `NoPlanError` where nothing keeps the objective."""
     from ridgeline.report.capacity import CapacityReport
     from ridgeline.report.serving_json import serving_as_dict
-    from ridgeline.search.capacity import Capacity, fewest_devices, highest_rate, tightest_objective
+    from ridgeline.search.capacity import CapacityQuestion, fewest_devices, highest_rate, tightest_objective
     from ridgeline.serving.objective import Objective
 
     _check(asked, what)
     fleet, rate = asked.deployments, asked.traffic.get("rate", 0.0)
     with steps(f"finding the {_NOUNS[what]}") as told:
-        on = Capacity(
+        on = CapacityQuestion(
             model=asked.model,
             machine=resolved(asked.cluster, MEASURED),
             objective=Objective.of(asked.traffic["slo"]),
@@ -163,7 +163,7 @@ def _device_rows(found: DevicesFound) -> tuple[list[tuple[str, str]], dict[str, 
     return rows, keys
 
 
-def _slo_rows(found: ObjectiveFound, on: Capacity) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+def _slo_rows(found: ObjectiveFound, on: CapacityQuestion) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     from ridgeline.report.text import latency_text
     from ridgeline.serving.objective import objective_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.plan.deployment import Deployment
@@ -60,12 +60,28 @@ class ServingSearch(Printed):
     objective: Objective
     attainable: Mapping[str, Candidate]  # by bound (`ttft_s`), where none keeps to all: who comes nearest to it
     assumed: tuple[str, ...] = ()  # of the formats of the best
+    bound_devices: int | None = (
+        None  # that no fleet of the grid can do with less of; None where no closed form is known
+    )
 
     @property
     def missed(self) -> str:
         """That no deployment keeps to the objective, how near it can be come to, and by which; '' if one does."""
         missed = self.ranked[0].metrics.kept is False
         return missed_text(self.ranked[0], self.objective, self.attainable) if missed else ""
+
+    def _bound(self) -> Iterator[str]:
+        """How far the fewest devices can be from the best."""
+        found, least = self.fewest, self.bound_devices
+        if found is None or least is None:
+            return
+        if found.devices <= least:
+            yield f"no fewer than {least} devices have the time for such traffic without end: none could do with less"
+        else:
+            yield (
+                f"no fewer than {least} devices have the time for such traffic without end (closed form): the fewest"
+                f" are at most {found.devices / least:.3g} times the best"
+            )
 
     def blocks(self, assumed: Sequence[str] = (), *, fewest_alone: bool = False) -> list[Block]:
         """What `ridgeline plan --serve` prints; with `fewest_alone` that on the fewest devices is the best."""
@@ -77,6 +93,7 @@ class ServingSearch(Printed):
         rows += [(one.text, f"{latency_text(value)}, at most {latency_text(one.most_s)}") for one, value in at]
         if fewest is not None:
             rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}{_attained(fewest)}"))
+            rows += [("bound", text) for text in self._bound()]
         rows += [("evidence", text) for text in steps_known(best.known)]
         return [
             Line(text=self.title, hang=2),

@@ -1,4 +1,4 @@
-"""Capacity: the highest request rate, the fewest devices or the tightest objective of a deployment, by replay.
+"""CapacityQuestion: the highest request rate, the fewest devices or the tightest objective of a deployment, by replay.
 
 A question is halved on a grid that depends on nothing but the question's kind, so a tighter objective never finds a
 higher rate. What the closed form of `serving/bounds.py` rules out is not replayed.
@@ -31,7 +31,8 @@ from ridgeline.serving.stopping import Stop
 from ridgeline.serving.traffic.traffic import Traffic
 
 STEPS_AN_OCTAVE = 64  # rates of the grid: neighbours are 1.1 % apart
-_OCTAVES = 16  # on either side of 1 request/s
+_LOW, _HIGH = -10, 16  # octaves of the grid below and above 1 request/s
+_LONGEST_S = 5e7  # of arrivals at the lowest rate
 _BEYOND_S, _BEYOND = 600.0, 3.0  # a replay that takes longer than its traffic's span so many times is overloaded
 STOPPED = "stopped when too many requests had missed a bound"
 
@@ -57,7 +58,7 @@ class Trial:
 
 
 @dataclass(kw_only=True)
-class Capacity:
+class CapacityQuestion:
     """Replays of one fleet's shapes under one objective; engines, tables and answers are kept."""
 
     model: Model
@@ -168,11 +169,11 @@ def grid_rate(place: int) -> float:
     return float(2.0 ** (place / STEPS_AN_OCTAVE))
 
 
-def highest_rate(on: Capacity, fleet: tuple[Deployment, ...]) -> RateFound:
+def highest_rate(on: CapacityQuestion, fleet: tuple[Deployment, ...]) -> RateFound:
     """The highest rate of the grid at which a fleet keeps the objective, by halving; raises `NoPlanError` at none."""
-    least, most = -_OCTAVES * STEPS_AN_OCTAVE, _OCTAVES * STEPS_AN_OCTAVE
+    longest = math.log2(max(float(on.traffic_at(1.0).arrival_s[-1]), 1.0) / _LONGEST_S)
+    low, high = math.ceil(max(_LOW, longest)) * STEPS_AN_OCTAVE, _HIGH * STEPS_AN_OCTAVE
     bound = on.bound_per_s(fleet, 1.0)
-    low, high = least, most
     best, beyond = on.tried(fleet, grid_rate(low)), None
     if not best.kept:
         raise NoPlanError(f"no rate keeps the objective, however few requests come: {on.why(best)}")
@@ -197,7 +198,7 @@ class DevicesFound:
     least_devices: int
 
 
-def fewest_devices(on: Capacity, fleet: tuple[Deployment, ...], rate_per_s: float) -> DevicesFound:
+def fewest_devices(on: CapacityQuestion, fleet: tuple[Deployment, ...], rate_per_s: float) -> DevicesFound:
     """The fewest devices of a fleet's shapes that keep the objective at a rate; raises `NoPlanError` where none does.
 
     `fleet` has as many instances of each shape as may be had. One shape is halved over; of two every least number of
@@ -296,7 +297,7 @@ def scaled(objective: Objective, factor: float) -> Objective:
     return replace(objective, percentiles=percentiles, **bounds)
 
 
-def tightest_objective(on: Capacity, fleet: tuple[Deployment, ...], rate_per_s: float) -> ObjectiveFound:
+def tightest_objective(on: CapacityQuestion, fleet: tuple[Deployment, ...], rate_per_s: float) -> ObjectiveFound:
     """The tightest bounds that a fleet keeps under its traffic, by one replay: order statistics of its latencies.
 
     Raises `NoPlanError` where too many requests never end for any bound to be kept, or the fleet is overloaded.

@@ -23,6 +23,7 @@ from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.seams.serving import instance_devices
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import DOLLARS, GOODPUT, JOULES, TIME, ServingSpace, deployments, fleets
+from ridgeline.serving.bounds import least_devices, least_work
 from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -88,10 +89,24 @@ def search_serving(
         fewest=least,
         assumed=tuple(dict.fromkeys(why for one in ranked[0].deployments for why in bench.get(one)[0].format_notes)),
         attainable={} if least is not None else attainable(found, objective),
+        bound_devices=_bound(shapes, bench),
         seconds=time.perf_counter() - begun,
         title=f"{model.name} on {cluster.name}: {traffic.name}, {traffic.requests:,} requests",
         objective=objective,
     )
+
+
+def _bound(shapes: Sequence[Deployment], bench: Bench) -> int | None:
+    """The fewest devices with the time for the tokens of endless such traffic, of any fleet of these shapes [1].
+
+    None where requests do not come at a rate, or a shape's techniques have no closed form.
+    """
+    traffic = bench.traffic
+    span_s = float(traffic.arrival_s[-1] - traffic.arrival_s[0])
+    if traffic.concurrency is not None or (traffic.after >= 0).any() or span_s <= 0.0:
+        return None
+    works = [(made, least_work(made, tables, traffic)) for made, tables in map(bench.get, shapes)]
+    return least_devices(works, (traffic.requests - 1) / span_s)
 
 
 def _by_recipe(
