@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, WorkloadError
 from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
-    from ridgeline.search.capacity import CapacityQuestion, DevicesFound, ObjectiveFound, RateFound, Trial
+    from ridgeline.search.capacity import CapacityQuestion, DevicesFound, ObjectiveFound, RateFound, CapacityTrial
     from ridgeline.serving.traffic.traffic import Traffic
 
 RATE, DEVICES, SLO = "rate", "devices", "slo"
@@ -116,7 +116,7 @@ def _rate_of(traffic: Traffic) -> float:
     return (traffic.requests - 1) / span_s if span_s > 0 else float("inf")
 
 
-def _probability(one: Trial) -> str:
+def _probability(one: CapacityTrial) -> str:
     known = one.kept_probability
     return "" if known is None else f"; P(kept) {known:.1%} by the draw of the requests"
 

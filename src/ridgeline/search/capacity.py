@@ -38,7 +38,7 @@ STOPPED = "stopped when too many requests had missed a bound"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class CapacityTrial:
     """One replay: requests a second, the fleet, whether it kept the objective and why not.
 
     `kept_probability` [1] is that of endless traffic of this kind, by the draw of the requests alone.
@@ -103,17 +103,17 @@ class CapacityQuestion:
             fronts=asked.fronts, stop=stop,
         )  # fmt: skip
 
-    def tried(self, fleet: tuple[Deployment, ...], rate_per_s: float) -> Trial:
+    def tried(self, fleet: tuple[Deployment, ...], rate_per_s: float) -> CapacityTrial:
         """Whether a fleet keeps the objective at a rate; an overloaded one does not, however long its queue is yet."""
         traffic = self.traffic_at(rate_per_s)
         self.told(f"{rate_per_s:.4g} requests/s on {sum(map(all_devices, fleet))} devices")
         stop = Stop.at(self.objective, traffic.requests)
         found = self.replayed(fleet, traffic, replace(stop, most_s=_BEYOND * float(traffic.arrival_s[-1]) + _BEYOND_S))
         if found.stopped:
-            return Trial(rate_per_s=rate_per_s, deployments=fleet, kept=False, missed=STOPPED)
+            return CapacityTrial(rate_per_s=rate_per_s, deployments=fleet, kept=False, missed=STOPPED)
         metrics = measure(found, traffic, self.objective)
         missed = missed_bounds(self.objective, metrics)
-        return Trial(
+        return CapacityTrial(
             rate_per_s=rate_per_s,
             deployments=fleet,
             kept=not missed,
@@ -122,7 +122,7 @@ class CapacityQuestion:
             kept_probability=probability_kept(found, self.objective),
         )
 
-    def why(self, one: Trial) -> str:
+    def why(self, one: CapacityTrial) -> str:
         """What a trial missed, replayed to its end where it was stopped."""
         if one.missed != STOPPED:
             return one.missed
@@ -154,8 +154,8 @@ def missed_bounds(objective: Objective, metrics: Metrics) -> str:
 class RateFound:
     """The highest rate that keeps an objective, the next of the grid, and the closed form's most [1/s]."""
 
-    best: Trial
-    beyond: Trial | None  # which does not keep it; None where the closed form rules it out
+    best: CapacityTrial
+    beyond: CapacityTrial | None  # which does not keep it; None where the closed form rules it out
     beyond_per_s: float
     bound_per_s: float
 
@@ -193,8 +193,8 @@ def highest_rate(on: CapacityQuestion, fleet: tuple[Deployment, ...]) -> RateFou
 class DevicesFound:
     """The fewest devices that keep an objective, fleets of one instance less, and the least by closed form."""
 
-    best: Trial
-    less: tuple[Trial, ...]
+    best: CapacityTrial
+    less: tuple[CapacityTrial, ...]
     least_devices: int
 
 
@@ -209,7 +209,7 @@ def fewest_devices(on: CapacityQuestion, fleet: tuple[Deployment, ...], rate_per
         raise NoPlanError(
             f"all {whole.devices} devices do not keep the objective at {rate_per_s:.3g} requests/s: {on.why(whole)}"
         )
-    tried: dict[tuple[int, ...], Trial] = {tuple(one.instances for one in fleet): whole}
+    tried: dict[tuple[int, ...], CapacityTrial] = {tuple(one.instances for one in fleet): whole}
 
     def kept(counts: tuple[int, ...]) -> bool:
         some = tuple(replace(one, instances=count) for one, count in zip(fleet, counts, strict=True) if count)
@@ -255,7 +255,7 @@ def _walked(fleet: Sequence[Deployment], kept: Callable[[tuple[int, ...]], bool]
         yield many, count
 
 
-def _neighbours(counts: tuple[int, ...], tried: dict[tuple[int, ...], Trial]) -> Iterator[Trial]:
+def _neighbours(counts: tuple[int, ...], tried: dict[tuple[int, ...], CapacityTrial]) -> Iterator[CapacityTrial]:
     """Replays of one instance less of a shape."""
     for place in range(len(counts)):
         less = tuple(count - (place == other) for other, count in enumerate(counts))
@@ -283,7 +283,7 @@ class ObjectiveFound:
 
     factor: float
     bounds: tuple[Tightest, ...]
-    trial: Trial
+    trial: CapacityTrial
 
     def scaled(self, objective: Objective) -> Objective:
         """The objective with every latency's bound times the factor."""
@@ -319,7 +319,7 @@ def tightest_objective(on: CapacityQuestion, fleet: tuple[Deployment, ...], rate
         half = None if one.metric == "itl" else half_width_of(found, partial(at_percentile, one=one))
         each.append(Tightest(name=one.key, text=one.text, asked_s=one.most_s, alone_s=value, half_s=half))
     looser = scaled(goal, factor)
-    trial = Trial(
+    trial = CapacityTrial(
         rate_per_s=rate_per_s, deployments=fleet, kept=True, metrics=measure(found, traffic, looser),
         kept_probability=probability_kept(found, looser),
     )  # fmt: skip
