@@ -19,7 +19,7 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
-from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
+from ridgeline.predict.fleet import bands_of, fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.offloaded import offloaded
 from ridgeline.predict.serving_known import mean_of
 from ridgeline.report.offloaded import OffloadReport
@@ -239,10 +239,9 @@ class ServingCase:
         self, engines: Sequence[Engine], tables: Sequence[StepTables], on: ServedChoice, found: Replay
     ) -> float:
         mean = mean_of(engines, found, self.traffic)
-        power = fleet_power_w(
-            self.cluster, [one.deployment for one in engines], found, prefill_band(engines[0], tables[0], mean.prompt),
-            decode_band(engines[-1], tables[-1], mean.batch, mean.context),
-        )  # fmt: skip
+        parts = gcd(*(one.deployment.instances for one in engines)) if self.steady else 1
+        fleet = [replace(one.deployment, instances=one.deployment.instances // parts) for one in engines]
+        power = fleet_power_w(self.cluster, fleet, found, bands_of(engines, tables, mean))
         return inf if power is None else power * found.span_s / max(1.0, float(found.output[found.done].sum()))
 
     def best_rate(self, engines: Sequence[Engine], tables: Sequence[StepTables]) -> float:

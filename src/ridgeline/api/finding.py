@@ -14,7 +14,7 @@ from ridgeline.errors import InputError, WorkloadError
 from ridgeline.scenario.serving import ServingScenario
 
 if TYPE_CHECKING:
-    from ridgeline.search.capacity import CapacityQuestion, DevicesFound, ObjectiveFound, RateFound, CapacityTrial
+    from ridgeline.search.capacity import CapacityQuestion, CapacityTrial, DevicesFound, ObjectiveFound, RateFound
     from ridgeline.serving.traffic.traffic import Traffic
 
 RATE, DEVICES, SLO = "rate", "devices", "slo"

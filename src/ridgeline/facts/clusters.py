@@ -22,7 +22,7 @@ from ridgeline.facts.machines import (
     machines,
     resized,
 )
-from ridgeline.facts.records import OWN_HOST, Accelerator, Cluster, Evidence, Fact, SecondaryPool, Tier
+from ridgeline.facts.records import OWN_HOST, Accelerator, Cluster, Evidence, Fact, MixedDevices, SecondaryPool, Tier
 
 KG_PER_J = 1e-3 / 3.6e6  # of one gram per kilowatt-hour
 WORLD = "world"
@@ -32,7 +32,10 @@ _SPACED = re.compile(
     r"^([\d_,]+)\s+(?:nodes?\s+(?:of|with|x|\*|×)?\s*)?(\S.*)$", re.IGNORECASE
 )  # 8 H100, 2 nodes x 8 H100
 _OWN = re.compile(r"^\s*(?:([\d_,]+)\s*[x*×]\s*)?(?:here|profile:\s*(\S.*?))\s*$", re.IGNORECASE)
-_FORMS = "write 64xH100-SXM, 8x8xH100-SXM (nodes x devices), 4xdgx-h100, gb200-nvl72, FILE.toml, here or profile:PATH"
+_FORMS = (
+    "write 64xH100-SXM, 8x8xH100-SXM (nodes x devices), 4xdgx-h100, gb200-nvl72, 8xH100-SXM+8xH20, FILE.toml, here or"
+    " profile:PATH"
+)
 
 
 def clusters() -> tuple[str, ...]:
@@ -45,12 +48,14 @@ def cluster(text: str) -> Cluster:
 
     'N x NAME' is N devices, or N units of a catalog machine; 'N x M x NAME' is N nodes of M
     devices; a path that ends in '.toml' is read by `cluster_from_toml`; 'here', 'N x here' and
-    'profile:PATH' are a machine that `ridgeline calibrate` measured.
+    'profile:PATH' are a machine that `ridgeline calibrate` measured. '8xH100-SXM+8xH20' are groups of unlike devices.
 
     >>> c = cluster("64xH100-SXM")
     >>> c.count, [(t.name, t.size) for t in c.tiers]
     (64, [('nvlink4', 8), ('ib-ndr leaf', 64)])
     """
+    if "+" in text and not text.strip().casefold().endswith(".toml"):
+        return joined(tuple(map(cluster, _parts(text))))
     own = _OWN.match(text)
     if own is not None:
         from ridgeline.facts.profiles import profile_cluster
@@ -180,6 +185,54 @@ def with_secondary(first: Cluster, second: Cluster) -> Cluster:
             f"{second.name} beside {first.name}: both are {first.accelerator.name}; take more of them as one cluster"
         )
     return replace(first, secondary=SecondaryPool(cluster=second, own_link=outward(first), other_link=outward(second)))
+
+
+def _parts(text: str) -> list[str]:
+    """The groups of '8xH100-SXM+8xH20'."""
+    parts = [part.strip() for part in text.split("+")]
+    if not all(parts):
+        raise ClusterError(f"'{text}' has a group without a name; write 8xH100-SXM+8xH20")
+    return parts
+
+
+def joined(groups: tuple[Cluster, ...]) -> Cluster:
+    """Groups of unlike devices as one cluster: one job is trained on all, and instances are served on each.
+
+    Between groups each device has the least rate and the longest wait of the networks that their nodes leave over.
+    Raises `ClusterError` for groups of one type, or for one that is mixed itself.
+    """
+    names = [one.accelerator.name for one in groups]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or any(one.mixed is not None for one in groups):
+        said = "+".join(one.name for one in groups)
+        raise ClusterError(
+            f"'{said}' names {twice or 'a mixed cluster'} {'twice' if twice else 'as one group'};"
+            " write one group for each type of device"
+        )
+    count = sum(one.count for one in groups)
+    _bounded(count, "+".join(one.name for one in groups))
+    links = [outward(one) for one in groups]
+    slowest = min(links, key=lambda one: one.bytes_per_s)
+    wait_s = max(one.latency_s for one in links)
+    between = replace(slowest, name="between groups", size=count, latency_s=wait_s, topology="switch")
+    return replace(
+        groups[0], name="+".join(one.name for one in groups), count=count, price_usd_per_device_h=None,
+        mixed=MixedDevices(groups=groups, between=between),
+    )  # fmt: skip
+
+
+def side_by_side(found: Cluster) -> Cluster:
+    """A cluster as serving sees it: of two groups of unlike devices the second beside the first; else itself.
+
+    Raises `ClusterError` for more groups.
+    """
+    if found.mixed is None:
+        return found
+    first, *others = found.mixed.groups
+    if len(others) != 1:
+        raise ClusterError(f"{found.name} has {len(others) + 1} types of devices; serving takes two at most")
+    carbon = replace(others[0], carbon_kg_per_j=found.carbon_kg_per_j)
+    return replace(with_secondary(first, carbon), name=found.name, carbon_kg_per_j=found.carbon_kg_per_j)
 
 
 def _count(text: str | None, whole: str) -> int | None:

@@ -18,7 +18,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment
-from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
+from ridgeline.predict.fleet import bands_of, fleet_power_w, fleet_usd_per_h, group_uses
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
@@ -93,10 +93,12 @@ def simulate_serving(
     ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
     alone = measure(found, traffic, goal)
     drawn = sampling(found, traffic, alone, goal)
+    mean = mean_of(engines, found, traffic)
+    part_w = fleet_power_w(cluster, deployments, found, bands_of(engines, tables, mean))
+    groups = group_uses(cluster, deployments, found)
     found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
     first, last = engines[0], engines[-1]
-    mean = mean_of(engines, found, traffic)
     prompt, batch, context = mean.prompt, mean.batch, mean.context
     decode = decode_band(last, tables[-1], batch, context)
     prefill = prefill_band(first, tables[0], prompt)
@@ -104,7 +106,7 @@ def simulate_serving(
     ttft = metrics.ttft.mean
     hangs = held(engines, build if operation.changes else None, where, mean)
     intensity = cluster.carbon_kg_per_j
-    power = fleet_power_w(cluster, deployments, found, prefill, decode)
+    power = None if part_w is None else part_w * parts
     return ServingReport(
         model=model,
         cluster=cluster,
@@ -135,6 +137,7 @@ def simulate_serving(
         assumed=tuple(dict.fromkeys((*assumed, *why, *_noted(deployments, engines), *assumed_facts(where, "bf16")))),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
+        groups=groups,
     )
 
 

@@ -14,6 +14,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
+from ridgeline.report.serving_groups import GroupUse, groups_table
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
@@ -73,6 +74,7 @@ class ServingReport(Printed):
     shares: tuple[
         RequestShare, ...
     ] = ()  # by client where the queue is fair among them, by priority where that displaces
+    groups: tuple[GroupUse, ...] = ()  # of a fleet on devices of unlike kinds
 
     @property
     def devices(self) -> int:
@@ -166,6 +168,8 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     blocks += [blank(), Line(text="Latency", strong=True), _latencies(metrics), blank()]
     fair = any(of(one, Queue).by_client for one in report.deployments)
     blocks += _shares(report.shares, "client" if fair else "priority")
+    if report.groups:
+        blocks += [Line(text="Groups", strong=True), groups_table(report.groups), blank()]
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]

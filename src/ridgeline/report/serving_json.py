@@ -72,6 +72,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "slo": slo_as_dict(report.objective, metrics),
         "goodput_per_usd": report.goodput_per_usd,
         **picked(metrics, "hit_share", "refused"),
+        "groups": [vars(one) for one in report.groups],
         "shares": [_share(one) for one in report.shares],
         **picked(found, "preemptions", "moves"),
         "adapter_loads": found.loads,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     model, cluster, _ = model_and_cluster(tables, place)
     if SAMPLE in model.dims:
         raise place.fail("model", "name", f"{model.name} makes no tokens to serve; leave out --serve")
-    cluster = _with_beside(cluster, tables.get("plan", {}), place)
+    cluster = _with_beside(_side_by_side(cluster, tables, place), tables.get("plan", {}), place)
     traffic = read_fields(
         tables.get("workload", {}), TRAFFIC_FIELDS, failing("workload", place), elsewhere=_OF_TRAINING
     )
@@ -164,6 +164,16 @@ def _draft(stated: Mapping[str, Any], place: Place) -> Model | None:
         raise place.fail("plan", "draft_model", str(error)) from None
 
 
+def _side_by_side(found: Cluster, tables: Mapping[str, Table], place: Place) -> Cluster:
+    """Two groups of unlike devices as serving sees them."""
+    from ridgeline.facts.clusters import side_by_side
+
+    if found.mixed is not None and "beside" in tables.get("plan", {}):
+        raise place.fail("plan", "beside", f"{found.name} has devices of two kinds already; leave one of them out")
+    seen: Cluster = guarded("cluster", tables["cluster"], place, lambda: side_by_side(found))
+    return seen
+
+
 def _with_beside(first: Cluster, plan: Table, place: Place) -> Cluster:
     """The cluster with the devices of another kind that the plan names beside it, where it does."""
     from ridgeline.facts.clusters import cluster, with_secondary
@@ -196,18 +206,36 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
     if "attention_weights" in stated:
         common["other_weights"] = stated["attention_weights"]
     pools = [pool for pool in ("prefill", "decode") if pool in stated]
+    kinds = _kinds(stated, cluster)
     if len(pools) == 1:
         raise PlanError(f"a {pools[0]} pool alone cannot serve; give both, e.g. --prefill 2xtp4 --decode 1xtp8")
+    if "fleet" in stated and (pools or "instances" in stated):
+        raise PlanError("a fleet says its instances itself; leave out instances, prefill and decode")
     if pools and "instances" in stated:
         raise PlanError("instances are said beside pools, which have their own, e.g. --prefill 2xtp4; leave them out")
     if pools:
         found = tuple(
             deployed(
                 **_beside(applying({**common, **stated[pool].degrees}), cluster), instances=stated[pool].instances,
-                role=Role(pool),
+                role=Role(pool), kind=_kind_of(stated[pool].kind or kind, cluster),
             )
-            for pool in pools
+            for pool, kind in zip(pools, kinds or ("", ""), strict=True)
         )  # fmt: skip
+    elif "fleet" in stated:
+        found = tuple(
+            deployed(
+                **_beside(applying({**common, **group.degrees}), cluster), instances=group.instances,
+                kind=_kind_of(group.kind, cluster),
+            )
+            for group in stated["fleet"]
+        )  # fmt: skip
+    elif kinds:
+        if "instances" in stated:
+            said = f"4xtp2@{kinds[0]}+8xtp1@{kinds[1]}"
+            raise PlanError(f"instances are said of devices of two kinds; say how many of each: --fleet {said}")
+        each = [deployed(**common, kind=kind) for kind in kinds]
+        found = tuple(replace(one, instances=fit) for one in each if (fit := fitting_instances(one, cluster)))
+        found = found or (each[0],)
     else:
         common = _beside(common, cluster)
         one = deployed(**common)
@@ -215,9 +243,11 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
         found = (deployed(**common, instances=stated.get("instances", fitting)),)
     there = None if cluster.secondary is None else cluster.secondary.cluster
     less = ", or fewer expert_devices" if any(map(expert_devices, found)) else ""
+    other = None if there is None else there.accelerator.name
+    on_other = sum(own_devices(one) * one.instances for one in found if other and one.kind == other)
     for where, used in (
-        (cluster, sum(own_devices(one) * one.instances for one in found)),
-        (there, sum(other_devices(one) * one.instances for one in found)),
+        (cluster, sum(own_devices(one) * one.instances for one in found) - on_other),
+        (there, sum(other_devices(one) * one.instances for one in found) + on_other),
     ):
         if where is not None and used > where.count:
             raise PlanError(
@@ -225,6 +255,28 @@ def deployments_of(stated: Mapping[str, Any], cluster: Cluster) -> tuple[Deploym
                 f" take fewer instances or smaller degrees{less}"
             )
     return found
+
+
+def _kinds(stated: Mapping[str, Any], cluster: Cluster) -> tuple[str, ...]:
+    """The kinds of a fleet of two that whole instances or pools stand on; none where experts have one of them."""
+    if cluster.secondary is None or {"beside", "expert_devices", "apart"} & stated.keys():
+        return ()
+    return cluster.accelerator.name, cluster.secondary.cluster.accelerator.name
+
+
+def _kind_of(named: str, cluster: Cluster) -> str:
+    """The kind of devices of a fleet that a person's word names; '' of none, or where all are alike."""
+    from ridgeline.facts.accelerators import canonical
+
+    if not named:
+        return ""
+    there = [] if cluster.secondary is None else [cluster.secondary.cluster.accelerator.name]
+    kinds = [cluster.accelerator.name, *there]
+    if canonical(named) not in kinds:
+        raise PlanError(
+            f"deployment: instances on '{named}', of which {cluster.name} has none; it has {', '.join(kinds)}"
+        )
+    return str(canonical(named)) if there else ""
 
 
 def drafts_of(stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Pool:
 
     instances: int
     degrees: Mapping[str, int]
+    kind: str = ""  # of devices, where there are two
 
 
 def _lengths(value: object) -> tuple[int, int]:
@@ -88,11 +89,20 @@ _BOUND_S = number("s", 1e-9, 1e9)
 
 
 def _pool(value: object) -> Pool:
-    match = _POOL.match(str(value).replace(" ", "").casefold())
+    text, _, kind = str(value).partition("@")
+    match = _POOL.match(text.replace(" ", "").casefold())
     if match is None or int(match[1]) < 1:
         raise ValueError(f"{shown(value)} is no pool; write a count and degrees such as 2xtp4 or 1xtp1,dp8,ep8")
     degrees = {_FIELDS.get(name, name): int(degree) for name, degree in _DEGREE.findall(match[2])}
-    return Pool(instances=int(match[1]), degrees=degrees)
+    return Pool(instances=int(match[1]), degrees=degrees, kind=kind.strip())
+
+
+def _fleet(value: object) -> tuple[Pool, ...]:
+    """Groups of whole instances, as '4xtp2@H100-SXM+8xtp1@H20'."""
+    found = tuple(map(_pool, str(value).split("+")))
+    if len(found) > 16:
+        raise ValueError(f"{shown(value)} has {len(found)} groups, at most 16")
+    return found
 
 
 def _named(value: object, names: Mapping[str, Callable[[object], Any]], example: str) -> dict[str, Any]:
@@ -195,6 +205,7 @@ _DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     whole("instances", "instances; when absent, as many as the devices hold"),
     Field(name="prefill", read=_pool, help="prefill instances of a disaggregated fleet, e.g. 2xtp4"),
     Field(name="decode", read=_pool, help="decode instances of a disaggregated fleet, e.g. 1xtp8"),
+    Field(name="fleet", read=_fleet, help="groups of whole instances, each on its kind: 4xtp2@H100-SXM+8xtp1@H20"),
     Field(
         name="weights",
         read=_text,

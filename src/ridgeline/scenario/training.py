@@ -318,7 +318,16 @@ def _priced(built: Cluster, price: object, place: Place) -> Cluster:
     from ridgeline.facts.records import Evidence, Fact
 
     if built.mixed is not None:
-        raise place.fail("cluster", "price", "is one price, and this cluster has unlike devices; price each [[group]]")
+        groups = built.mixed.groups
+        each = price if isinstance(price, list) else str(price).split(",")
+        if len(each) != len(groups):
+            names = ",".join(one.accelerator.name for one in groups)
+            message = (
+                f"{shown(price)} has {len(each)} prices for {len(groups)} types of devices; say one of {names} each"
+            )
+            raise place.fail("cluster", "price", message + ", as 2.5,1.1, or price each [[group]]")
+        priced = tuple(_priced(one, each_price, place) for one, each_price in zip(groups, each, strict=True))
+        return replace(built, mixed=replace(built.mixed, groups=priced))
     try:
         value = number("USD/h", 0.0, MOST_USD_PER_H)(price.lstrip("$ ") if isinstance(price, str) else price)
     except (ValueError, RidgelineError) as error:

@@ -13,12 +13,12 @@ from ridgeline.facts.engines import engine_policy
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.predict.fleet import fleet_power_w, fleet_usd_per_h
+from ridgeline.predict.fleet import bands_of, fleet_power_w, fleet_usd_per_h
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.serving_search import Candidate
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.serving.engine import Engine, Policies, cut_blocks, engine
-from ridgeline.serving.metrics import decode_band, measure, prefill_band
+from ridgeline.serving.metrics import measure
 from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.step import StepTables
@@ -108,10 +108,7 @@ class Bench:
         """Energy at the wall for an output token, idle time counted [J/token]; None without a rated power."""
         fleet, mean = [one.deployment for one in engines], mean_of(list(engines), found, self.traffic)
         tables = [self.get(one)[1] for one in fleet]
-        power = fleet_power_w(
-            self.cluster, fleet, found, prefill_band(engines[0], tables[0], mean.prompt),
-            decode_band(engines[-1], tables[-1], mean.batch, mean.context),
-        )  # fmt: skip
+        power = fleet_power_w(self.cluster, fleet, found, bands_of(engines, tables, mean))
         tokens = float(self.traffic.output_tokens[found.done].sum())
         return None if power is None or not tokens else power * found.span_s / tokens
 

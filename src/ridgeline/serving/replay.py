@@ -44,6 +44,7 @@ class Replay:
     `came_s`, `first_s`, `end_s` [s] entering the system, first and last token; `done` who ended with all tokens,
     `refused` who could never run. `series` (T, 3) is cache blocks in use, waiting and running requests, the most in
     each stretch of `series_s` [s]. `longest_tokens` [token] are of the longest request that every instance serves.
+    `served_by` is the deployment of each request's last rank, -1 of none.
     """
 
     came_s: Array
@@ -55,6 +56,7 @@ class Replay:
     refused: NDArray[np.bool_]
     hit_tokens: Whole
     preempted: Whole
+    served_by: Whole
     span_s: float
     iterations: int
     runs: int
@@ -322,6 +324,7 @@ def _result(clock: Clock, span_s: float) -> Replay:
         refused=requests["stage"] == state.REFUSED,
         hit_tokens=requests["hit"].copy(),
         preempted=requests["preempted"].copy(),
+        served_by=_served_by(clock),
         span_s=float(span_s),
         iterations=int(counted["iterations"]),
         runs=int(counted["runs"]),
@@ -345,6 +348,12 @@ def _result(clock: Clock, span_s: float) -> Replay:
         merges=int(counted["merges"]),
         longest_tokens=int(min(most_held(clock, rule) * rule["block_tokens"] for rule in rules.view(np.recarray))),
     )
+
+
+def _served_by(clock: Clock) -> Whole:
+    """The deployment whose rank each request was at last, -1 where it was at none."""
+    rank = clock.requests["rank"]
+    return np.where(rank >= 0, clock.instances["kind"][clock.ranks["instance"][np.maximum(rank, 0)]], -1)
 
 
 def _filled(series: Array) -> Array:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ridgeline.cost.host_times import dispatch_seconds, host_slowness
+from ridgeline.cost.machine import Machine, outside
 from ridgeline.cost.network import send_seconds
 from ridgeline.lower.pieces import Recurrence
 from ridgeline.plan.deployment import Deployment, Role
@@ -161,11 +163,27 @@ def moving(one: Instance, stride: int, takers: Sequence[Engine] = ()) -> dict[st
     each = one.capacity.token_bytes
     found = {"swap_token_s": each / one.machine.cluster.host.device_bytes_per_s}
     if stride:
-        start = float(send_seconds(1.0, stride, one.machine))
-        found["move_start_s"] = float(send_seconds(max(one.capacity.sequence_bytes, 1.0), stride, one.machine))
+        sent = partial(_sent_s, _ends(one, takers), stride)
+        found["move_start_s"] = sent(max(one.capacity.sequence_bytes, 1.0))
         copies = max((copies_sent(one, taker) for taker in takers), default=1.0)
-        found["move_token_s"] = copies * (float(send_seconds(max(each * 1e4, 1.0), stride, one.machine)) - start) / 1e4
+        found["move_token_s"] = copies * (sent(max(each * 1e4, 1.0)) - sent(1.0)) / 1e4
     return found
+
+
+def _ends(one: Instance, takers: Sequence[Engine]) -> list[Machine]:
+    """The machines whose links a cache passes: its own, or of devices of two kinds each as it sees the other."""
+    apart = [taker for taker in takers if taker.deployment.kind != one.deployment.kind]
+    return [one.machine] if not apart else [outside(each.machine) for each in (one, *apart)]
+
+
+def _sent_s(ends: Sequence[Machine], stride: int, size_bytes: float) -> float:
+    """Time of a message from one device to another, at the pace of the slower end [s]."""
+    return max(float(send_seconds(size_bytes, max(stride, *_nodes(ends)), end)) for end in ends)
+
+
+def _nodes(ends: Sequence[Machine]) -> list[int]:
+    """Strides that leave each end's node where there are two ends [1]."""
+    return [0, *(end.tiers[0].size for end in ends if len(ends) > 1)]
 
 
 def growth_of(block_tokens: int, gained: float) -> tuple[int, int]:

@@ -27,7 +27,18 @@ from ridgeline.serving.traffic.traffic import Traffic
 
 SECTIONS = 10
 _STUDENT = 1.383  # by definition P(T < t) = 0.9, 9 degrees of freedom
-_BY_REQUEST = ("came_s", "first_s", "end_s", "prompt", "output", "done", "refused", "hit_tokens", "preempted")
+_BY_REQUEST = (
+    "came_s",
+    "first_s",
+    "end_s",
+    "prompt",
+    "output",
+    "done",
+    "refused",
+    "hit_tokens",
+    "preempted",
+    "served_by",
+)
 _FEWEST = 2 * SECTIONS  # requests; of fewer nothing is told
 
 
