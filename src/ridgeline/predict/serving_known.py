@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.cost.better import is_link
-from ridgeline.cost.machine import Machine
+from ridgeline.cost.machine import Machine, of_kind
 from ridgeline.facts.records import Evidence
 from ridgeline.predict.what_if import GAIN, sensitivities
 from ridgeline.report.evidence import Known, Sensitivity
@@ -76,7 +76,11 @@ def held(
         made = [engine_at(one, 0.0, 1.0 / other.cluster.host.quickness) for one in build(other)]
         return tuple(sum(each.values()) for each in parts(made))
 
-    what_if = sensitivities(machine, seconds, tuple(sum(each.values()) for each in own))
+    totals = tuple(sum(each.values()) for each in own)
+    kinds = [one.deployment.kind for one in (engines[-1], engines[0])]
+    what_if = sensitivities(of_kind(machine, kinds[0]), seconds, totals)
+    if kinds[0] != kinds[1]:  # each hangs on the devices that it runs on
+        what_if = (what_if[0], sensitivities(of_kind(machine, kinds[1]), seconds, totals)[1])
     known = tuple(_known(one, made, gains, machine) for one, made, gains in zip(sides, own, what_if, strict=True))
     return Held(what_if=what_if, known=known)
 

@@ -281,6 +281,11 @@ class Router(ServingTechnique):
     by_prefix: ClassVar[bool] = False
     quality: ClassVar[Fact | None] = EXACT
 
+    @property
+    def long_tokens(self) -> int:
+        """Prompts that it takes for long ones; 0: none [token]."""
+        return 0
+
     def applies(self, setting: Setting) -> str:
         """Fleets of one instance."""
         said, one = super().applies(setting), setting.deployment

@@ -219,7 +219,7 @@ def fewest_devices(on: CapacityQuestion, fleet: tuple[Deployment, ...], rate_per
             tried[counts] = on.tried(some, rate_per_s)
         return tried[counts].kept
 
-    reached = list(_halved(fleet, kept) if len(fleet) == 1 else _walked(fleet, kept))
+    reached = list(_halved(fleet, kept) if len(fleet) == 1 else least_of_two(fleet, kept))
     best = min((tried[counts] for counts in reached), key=lambda one: one.devices)
     counts = next(counts for counts in reached if tried[counts] is best)
     less = [replace(one, missed=on.why(one)) for one in _neighbours(counts, tried)]
@@ -239,7 +239,7 @@ def _halved(fleet: Sequence[Deployment], kept: Callable[[tuple[int, ...]], bool]
     yield (high,)
 
 
-def _walked(fleet: Sequence[Deployment], kept: Callable[[tuple[int, ...]], bool]) -> Iterator[tuple[int, ...]]:
+def least_of_two(fleet: Sequence[Deployment], kept: Callable[[tuple[int, ...]], bool]) -> Iterator[tuple[int, ...]]:
     """Fleets of two shapes that keep the objective and would not with one instance less of the second."""
     first, second = (one.instances for one in fleet)
     pools = fleet[0].role is not fleet[1].role

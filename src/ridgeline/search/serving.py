@@ -21,12 +21,14 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import Operation
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.seams.serving import instance_devices
+from ridgeline.search.capacity import least_of_two
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import DOLLARS, GOODPUT, JOULES, TIME, ServingSpace, deployments, fleets
 from ridgeline.serving.bounds import least_devices, least_work
 from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
+_WALKED = 3  # fleets of two kinds of devices of which fewer instances are tried
 _REFUSALS = 6  # reasons kept, most frequent first
 _ROUND = 16  # candidates of a round, between which the least share that is worth a whole replay rises
 MISSED = "stopped when more than 1 % of requests had missed the objective"
@@ -277,8 +279,9 @@ def _fewer(ranked: Sequence[Candidate], bench: Bench, *, each: bool, least: floa
     """The fewest instances of a shape that keep to the objective, by bisection: where they make the fewest devices of
     all, or of `each` shape."""
     kept_to = [one for one in ranked if _keeps(one)]
-    fewest = min((one.devices for one in kept_to), default=0)
-    found = []
+    unlike = [one for one in kept_to if len({each.kind for each in one.deployments}) > 1]
+    found = [less for one in unlike[:_WALKED] for less in _fewer_of_two(one, bench, least)]
+    fewest = min((one.devices for one in (*kept_to, *found)), default=0)
     for one in kept_to:
         if len(one.deployments) > 1:
             continue
@@ -301,3 +304,20 @@ def _fewer(ranked: Sequence[Candidate], bench: Bench, *, each: bool, least: floa
             fewest = min(fewest, kept.devices)
             found.append(kept)
     return found
+
+
+def _fewer_of_two(one: Candidate, bench: Bench, least: float) -> list[Candidate]:
+    """Fleets of fewer instances of either kind that keep to the objective: the least of one for each of the other."""
+    known: dict[tuple[int, ...], Candidate | None] = {tuple(each.instances for each in one.deployments): one}
+
+    def kept(counts: tuple[int, ...]) -> bool:
+        if counts not in known:
+            fleet = tuple(
+                replace(each, instances=count) for each, count in zip(one.deployments, counts, strict=True) if count
+            )
+            tried = bench.tried(fleet, least)
+            known[counts] = tried if isinstance(tried, Candidate) and _keeps(tried) else None
+        return known[counts] is not None
+
+    reached = [known[counts] for counts in least_of_two(one.deployments, kept)]
+    return [found for found in reached if found is not None and found is not one]

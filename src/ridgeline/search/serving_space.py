@@ -220,6 +220,8 @@ def fleets(
         yield from ((other,) for other in _long_prompts(whole, space, ready, traffic))
     if cluster.secondary is not None:
         yield from _both_kinds(shapes, cluster, space)
+        if space.pools and "instances" not in stated:
+            yield from _pools_of_kinds(shapes, cluster)
         return
     if not space.pools or cluster.count < 2 or "instances" in stated or any(fills(one, "roles") for one in shapes):
         return
@@ -260,6 +262,18 @@ def _both_kinds(
         for other in whole:
             if other.kind != one.kind and _batching(other) == _batching(one):
                 yield tuple(replace(each, instances=fitting_instances(each, cluster)) for each in (one, other))
+
+
+def _pools_of_kinds(shapes: Sequence[Deployment], cluster: Cluster) -> Iterator[tuple[Deployment, ...]]:
+    """Prefill on devices of one kind and decode on those of the other, either way, alike in formats and batching."""
+    plain = [one for one in shapes if not one.expert_kind and one.pp == 1 and not fills(one, "roles")]
+    for first in plain:
+        for second in plain:
+            if first.kind != second.kind and _batching(first) == _batching(second):
+                yield tuple(
+                    replace(one, instances=fitting_instances(one, cluster), role=role)
+                    for one, role in ((first, Role.PREFILL), (second, Role.DECODE))
+                )
 
 
 def _batching(one: Deployment) -> tuple[object, ...]:

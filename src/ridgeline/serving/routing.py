@@ -122,6 +122,43 @@ def longest_prefix(clock: Clock, pool: int, request: int) -> int:
 
 
 @clocked
+def least_filled(clock: Clock, pool: int, request: int) -> int:
+    """Hook `route`: the instance with the smallest share of its blocks in use or needed by who waits there."""
+    chosen, least = NOBODY, 0.0
+    for index in range(clock.instances.size):
+        if clock.instances[index].up <= 0 or clock.instances[index].takes != pool:
+            continue
+        rule = clock.rules[clock.instances[index].kind]
+        blocks = 0.0
+        for rank in range(clock.instances[index].first_rank, clock.instances[index].first_rank + rule.ranks):
+            blocks += clock.ranks[rank].used
+            waits = clock.ranks[rank].wait_first
+            while waits != NOBODY:
+                blocks += clock.requests[waits].needed / rule.block_tokens
+                waits = clock.requests[waits].after
+        share = blocks / (rule.capacity * rule.ranks)
+        lighter = chosen != NOBODY and clock.instances[index].load < clock.instances[chosen].load
+        if chosen == NOBODY or share < least or (share == least and lighter):
+            chosen, least = index, share
+    return chosen
+
+
+@clocked
+def by_length(clock: Clock, pool: int, request: int) -> int:
+    """Hook `route`: the least loaded instance of the first kind for short prompts, of the last for long ones."""
+    wanted = 0 if clock.requests[request].prompt < clock.system.long_tokens else clock.rules.size - 1
+    chosen = NOBODY
+    for index in range(clock.instances.size):
+        one = clock.instances[index]
+        fits = one.up > 0 and one.takes == pool and one.kind == wanted
+        if fits and (chosen == NOBODY or one.load < clock.instances[chosen].load):
+            chosen = index
+    if chosen != NOBODY:
+        return chosen
+    return least_loaded(clock, pool, request)
+
+
+@clocked
 def choose_rank(clock: Clock, rule: Record, instance: int, request: int) -> int:
     """The rank of an instance with the longest prefix of the request, then the fewest requests; or the one drawn."""
     first = int(clock.instances[instance].first_rank)

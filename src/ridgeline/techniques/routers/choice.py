@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.seams.serving import Router
+from ridgeline.seams.technique import param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,47 @@ class LeastLoaded(Router):
         from ridgeline.serving.routing import least_loaded
 
         return {"route": least_loaded}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVUsage(Router):
+    """The instance with the smallest share of its KV blocks in use or promised to who waits, then the least loaded.
+
+    Instances of unlike sizes fill up alike, where `least-loaded` gives each as many requests as the others.
+    """
+
+    key: ClassVar[str] = "kv-usage"
+    source: ClassVar[tuple[str, ...]] = ("gateway-inference-extension",)
+
+    def hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Hook `route`: the smallest share of blocks."""
+        from ridgeline.serving.routing import least_filled
+
+        return {"route": least_filled}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptLength(Router):
+    """Prompts shorter than `tokens` to the instances of the first deployment, others to those of the last.
+
+    Within a deployment the least loaded takes it; where none of its instances is up, that of all. Melange places
+    requests by length on the type of device on which they cost least.
+    """
+
+    key: ClassVar[str] = "prompt-length"
+    source: ClassVar[tuple[str, ...]] = ("melange",)
+    tokens: int = param(2048, "token", "the shortest prompt that the last deployment takes", low=1)
+
+    @property
+    def long_tokens(self) -> int:
+        """Prompts that are long [token]."""
+        return self.tokens
+
+    def hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Hook `route`: by length."""
+        from ridgeline.serving.routing import by_length
+
+        return {"route": by_length}
 
 
 @dataclass(frozen=True, kw_only=True)
