@@ -297,23 +297,9 @@ class Router(ServingTechnique):
 
 
 FAMILIES: tuple[type[ServingTechnique], ...] = (
-    Speculation,
-    Beams,
-    Queue,
-    Preemption,
-    Urgency,
-    Adapters,
-    NanoBatches,
-    Disaggregation,
-    HostExperts,
-    Placement,
-    Partition,
-    ElasticParallel,
-    RemoteKV,
-    KVEviction,
-    Polling,
-    Router,
-)
+    Speculation, Beams, Queue, Preemption, Urgency, Adapters, NanoBatches, Disaggregation, HostExperts, Placement,
+    Partition, ElasticParallel, RemoteKV, KVEviction, Polling, Router,
+)  # fmt: skip
 """Families of serving, in the order in which a deployment's line tells them."""
 
 _Family = TypeVar("_Family", bound=ServingTechnique)

@@ -59,7 +59,7 @@ class PromptLength(Router):
 
     key: ClassVar[str] = "prompt-length"
     source: ClassVar[tuple[str, ...]] = ("melange",)
-    tokens: int = param(2048, "token", "the shortest prompt that the last deployment takes", low=1)
+    tokens: int = param(2048, "token", "the shortest prompt that the last deployment takes", low=1, high=1e7)
 
     @property
     def long_tokens(self) -> int:
