@@ -18,7 +18,7 @@ from ridgeline.scenario.serving_fields import (
 
 KINDS = ("models", "accelerators", "clusters", "processors", "recipes")
 OBJECTIVES = ("time", "memory", "goodput", "dollars", "joules")
-SERVING_AIMS = ("goodput", "time", "dollars", "joules")
+SERVING_AIMS = ("goodput", "time", "dollars", "joules", "carbon")
 CAPACITY = ("rate", "devices", "slo")
 EVIDENCE = ("measured", "datasheet")
 OPERATOR_EVIDENCE = ("measured", "fitted", "borrowed", "datasheet")
@@ -42,7 +42,8 @@ _CONFIG = _option(
 _ON = _option(str, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
 _REGION = _option(str, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
 _PRICE = _option(str, "--price", "your own price of a device of --on for an hour [USD]: 1.99", metavar="USD")
-_ASKED = {"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "price": _PRICE}
+_CAP = _option(str, "--power-cap", "a limit of each board below its rated power: 500W", metavar="W")
+_ASKED = {"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "price": _PRICE, "power_cap": _CAP}
 _NAMED = _argument(str, "one entry, with all that is known of it", None)
 _RUNG = _option(str, "--evidence", "rates that others measured, or the datasheet's alone", "measured", choices=EVIDENCE)
 _OPERATOR_RUNG = _option(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.facts.mechanisms import POWER_SHARES, constant, power_of
+from ridgeline.facts.rates import rated_w
 from ridgeline.facts.records import Cluster
 from ridgeline.lower.work import Number
 
@@ -42,7 +43,7 @@ def step_energy_j(
     """Energy of one step of the whole cluster at the wall [J].
 
     E = PUE * (sum over parts of time * share of TDP * TDP * devices + power of hosts * time). Parts that
-    are not named draw the link state. Without a TDP the device's share is left out. With `held` the power limit sets
+    are not named draw the link state. No state draws more than the board's limit, where that is below the TDP. Without a TDP the device's share is left out. With `held` the power limit sets
     the clock of products, so that they draw all of it. Devices beyond the `used` ones (None: all are used) draw the
     idle state.
     Source of the shares: rows power.* of the mechanism table. Evidence: measured shares, derived product.
@@ -84,15 +85,16 @@ def _joules(
     seconds_by_part: Mapping[str, float], cluster: Cluster, *, held: bool, used: int | None
 ) -> dict[str, float]:
     """Energy of one step of the whole cluster by power state, without the building's overhead [J]."""
-    device_w, whole = cluster.accelerator.tdp_w or 0.0, sum(seconds_by_part.values())
+    limit_w, whole = cluster.accelerator.tdp_w or 0.0, sum(seconds_by_part.values())
+    rated = rated_w(cluster.accelerator) or 0.0
     busy = cluster.count if used is None else used
     found = {_HOST: hosts_w(cluster, cluster.count) * whole}
     if busy < cluster.count:
-        found["idle"] = whole * constant("power.idle") * device_w * (cluster.count - busy)
+        found["idle"] = whole * constant("power.idle") * rated * (cluster.count - busy)
     for part, seconds in seconds_by_part.items():
         state = _HELD if held and part == "matrix" else _STATE.get(part, "link")
-        level = 1.0 if state == _HELD else constant(f"power.{state}")
-        found[state] = found.get(state, 0.0) + seconds * level * device_w * busy
+        drawn_w = limit_w if state == _HELD else min(constant(f"power.{state}") * rated, limit_w)
+        found[state] = found.get(state, 0.0) + seconds * drawn_w * busy
     return found
 
 

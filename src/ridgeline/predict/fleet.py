@@ -8,6 +8,7 @@ import numpy as np
 
 from ridgeline.energy.power import hosts_w, operator_power_w
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.rates import rated_w
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.predict.serving_known import Mean
@@ -78,12 +79,12 @@ def fleet_power_w(
         of_role = {Role.PREFILL: 1.0, Role.DECODE: 0.0}
         share = of_role.get(one.role, found.prefill_s / spent if spent else 0.0)
         for where, count in parts_of(cluster, one):
-            tdp, devices = where.accelerator.tdp_w, count * one.instances
-            if tdp is None:
+            limit_w, tdp, devices = where.accelerator.tdp_w, rated_w(where.accelerator), count * one.instances
+            if tdp is None or limit_w is None:
                 return None
             working = share * operator_power_w(tdp, prefill.compute, prefill.memory)
             working += (1.0 - share) * operator_power_w(tdp, decode.compute, decode.memory)
-            each = busy * working + (1.0 - busy) * constant("power.idle") * tdp
+            each = busy * min(working, limit_w) + (1.0 - busy) * constant("power.idle") * tdp
             total += (each * devices + hosts_w(where, devices)) * (where.pue.value if where.pue is not None else 1.0)
     return total
 

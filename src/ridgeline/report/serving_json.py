@@ -115,6 +115,7 @@ def ranked_as_dict(one: Candidate) -> dict[str, Any]:
         "goodput_rps": one.good_rps,
         "goodput_per_usd": one.good_per_usd,
         "energy_j_per_token": one.energy_j_per_token,
+        "carbon_kg_per_token": one.carbon_kg_per_token,
         "attained": one.metrics.attained,
         "kept": one.metrics.kept,
         "overloaded": one.metrics.overloaded or None,

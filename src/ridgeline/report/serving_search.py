@@ -24,6 +24,7 @@ class Candidate:
     usd_per_h: float | None
     cut: bool = False
     energy_j_per_token: float | None = None  # where a search asks for it
+    carbon_kg_per_token: float | None = None  # likewise
     known: tuple[tuple[Known, ...], ...] = ()  # of a decode step and of a prompt, of those that are shown
     what_if: tuple[tuple[Sensitivity, ...], ...] = ()
 
@@ -125,10 +126,11 @@ def _limits(one: Deployment) -> str:
 def search_table(ranked: Sequence[Candidate]) -> Table:
     """The best deployments, one a row."""
     rows: list[tuple[str, ...]] = []
-    energy = ("J/token",) if any(one.energy_j_per_token is not None for one in ranked) else ()
+    energy = ("J/token", "g/M tokens") if any(one.energy_j_per_token is not None for one in ranked) else ()
     for place, one in enumerate(ranked, start=1):
         metrics = one.metrics
-        joules = ["-" if one.energy_j_per_token is None else f"{one.energy_j_per_token:.3g}" for _ in energy]
+        spent = (one.energy_j_per_token, None if one.carbon_kg_per_token is None else one.carbon_kg_per_token * 1e9)
+        joules = ["-" if each is None else f"{each:.3g}" for each in spent[: len(energy)]]
         kept = "-" if metrics.attained is None else f"{metrics.attained:.1%}"
         dollars = "-" if one.good_per_usd is None else f"{one.good_per_usd:,.0f}"
         overloaded = " OVERLOADED" if metrics.overloaded else ""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SECTIONS = ("model", "cluster", "workload", "plan")
 _LONGEST_TEXT = 4_096  # characters of one value; the longest path on Linux
 _LARGEST_WHOLE = 10**18
-OF_MACHINE = frozenset({"region", "price"})
+OF_MACHINE = frozenset({"region", "price", "power_cap"})
 """Words about a named machine that are not its own: where it stands, and what a person pays for it."""
 MOST_USD_PER_H = 100_000.0
 
@@ -310,6 +310,8 @@ def _operated(built: Cluster, table: Table, place: Place) -> Cluster:
     """The cluster at a person's own price, where a kilowatt-hour emits what it does in a region."""
     if "price" in table:
         built = _priced(built, table["price"], place)
+    if "power_cap" in table:
+        built = _capped(built, table["power_cap"], place)
     return _in_region(built, table["region"], place) if "region" in table else built
 
 
@@ -334,6 +336,18 @@ def _priced(built: Cluster, price: object, place: Place) -> Cluster:
         raise place.fail("cluster", "price", str(error)) from None
     own = Fact(value=value, unit="USD/h", source="own price", conditions="as said", evidence=Evidence.DATASHEET)
     return replace(built, price_usd_per_device_h=own)
+
+
+def _capped(built: Cluster, cap: object, place: Place) -> Cluster:
+    """The cluster whose boards are limited to less than their rated power; products then run at the clock it leaves."""
+    from ridgeline.facts.rates import capped
+
+    if built.mixed is not None:
+        raise place.fail("cluster", "power_cap", "is of devices of one type; leave it out, or name one group")
+    try:
+        return replace(built, accelerator=capped(built.accelerator, number("W", 1.0, 1e5)(cap)))
+    except (ValueError, RidgelineError) as error:
+        raise place.fail("cluster", "power_cap", str(error)) from None
 
 
 def _in_region(built: Cluster, region: object, place: Place) -> Cluster:

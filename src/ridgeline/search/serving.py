@@ -23,11 +23,13 @@ from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.seams.serving import instance_devices
 from ridgeline.search.capacity import least_of_two
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
-from ridgeline.search.serving_space import DOLLARS, GOODPUT, JOULES, TIME, ServingSpace, deployments, fleets
+from ridgeline.search.serving_space import CARBON, DOLLARS, GOODPUT, JOULES, TIME, ServingSpace, deployments, fleets
 from ridgeline.serving.bounds import least_devices, least_work
 from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
+_UNKNOWN = {DOLLARS: "price", JOULES: "rated power", CARBON: "rated power or grid"}
+_SPENT = tuple(_UNKNOWN)  # aims that want fewer instances
 _WALKED = 3  # fleets of two kinds of devices of which fewer instances are tried
 _REFUSALS = 6  # reasons kept, most frequent first
 _ROUND = 16  # candidates of a round, between which the least share that is worth a whole replay rises
@@ -50,8 +52,8 @@ def search_serving(
 
     Ranked by goodput, among those that keep to the objective by the space's `aim`, then devices, then TPOT; of those
     that miss it alike the one whose slowest percent comes nearest to it. `fewest` is the one with the fewest devices
-    that still keeps to it; of dollars and joules the fewest instances of each shape that keep to it are ranked too.
-    Raises `NoPlanError` when none starts, or no device of an aim in dollars or joules has a price or a rated power.
+    that still keeps to it; of dollars, joules and carbon the fewest instances of each shape that keep to it are ranked too.
+    Raises `NoPlanError` when none starts, or nothing is known of what the aim counts: a price, a rated power, a grid.
     """
     begun, aim = time.perf_counter(), space.aim
     bench = Bench(
@@ -72,13 +74,11 @@ def search_serving(
         nearest = f"; the nearest: {closest[0]}" if closest else ""
         raise NoPlanError(f"no deployment of {model.name} can serve on {cluster.name}: {why}{nearest}")
     if all(_spent(one, aim) is None for one in found):
-        raise NoPlanError(
-            f"no {'price' if aim == DOLLARS else 'rated power'} is known of {cluster.name}: no {aim} to aim at"
-        )
+        raise NoPlanError(f"no {_UNKNOWN[aim]} is known of {cluster.name}: no {aim} to aim at")
     ranked = sorted(found, key=lambda one: _order(one, objective, aim))
-    fewer = _fewer(ranked, bench, each=aim in (DOLLARS, JOULES), least=objective.least_share)
+    fewer = _fewer(ranked, bench, each=aim in _SPENT, least=objective.least_share)
     least = min((one for one in (*ranked, *fewer) if _keeps(one)), key=lambda one: one.devices, default=None)
-    fewer = fewer if aim in (DOLLARS, JOULES) else [one for one in fewer if one is least]
+    fewer = fewer if aim in _SPENT else [one for one in fewer if one is least]
     ranked = sorted([*ranked, *fewer], key=lambda one: _order(one, objective, aim))
     shown = [bench.explained(ranked[0]), *ranked[1:top]]
     if least is not None:
@@ -227,11 +227,13 @@ def _far(one: Candidate, objective: Objective) -> float:
 
 
 def _spent(one: Candidate, aim: str) -> float | None:
-    """What an aim wants less of: seconds of a request, dollars of a good one or joules of a token; 0 of goodput."""
+    """What an aim wants less of: seconds of a request, dollars of a good one, joules or CO2e of a token; 0 of goodput."""
     if aim == TIME:
         return float(one.metrics.latency.mean)
     if aim == DOLLARS:
         return 1.0 / one.good_per_usd if one.good_per_usd else None
+    if aim == CARBON:
+        return one.carbon_kg_per_token
     return one.energy_j_per_token if aim == JOULES else 0.0
 
 

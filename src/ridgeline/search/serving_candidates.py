@@ -90,12 +90,14 @@ class Bench:
             return reason(error)
         if found.stopped:
             return Stopped(deployments=fleet, after_s=found.span_s)
+        energy, grid = self._energy(engines, found) if self.energy else None, self.cluster.carbon_kg_per_j
         return Candidate(
             deployments=fleet,
             metrics=measure(found, self.traffic, self.objective),
             usd_per_h=fleet_usd_per_h(self.cluster, fleet),
             cut=not (found.done | found.refused).all(),
-            energy_j_per_token=self._energy(engines, found) if self.energy else None,
+            energy_j_per_token=energy,
+            carbon_kg_per_token=None if energy is None or grid is None else energy * grid.value,
         )
 
     def _stop(self, least: float) -> Stop:

@@ -32,7 +32,7 @@ def _whole(key: str) -> int:
     return field(default_factory=lambda: int(constant(key)))
 
 
-GOODPUT, TIME, DOLLARS, JOULES = AIMS = ("goodput", "time", "dollars", "joules")
+GOODPUT, TIME, DOLLARS, JOULES, CARBON = AIMS = ("goodput", "time", "dollars", "joules", "carbon")
 
 
 @dataclass(frozen=True, kw_only=True)
