@@ -58,7 +58,10 @@ def test_fewer_instances_of_a_shape_are_ranked_where_they_keep_to_the_objective(
     assert all((one.energy_j_per_token or 0.0) > (best.energy_j_per_token or 0.0) for one in whole)
 
 
-@pytest.mark.parametrize("words", [["--seq-len", "1024"], ["--serve", "--rent", "H100-SXM", "--rate", "1"]])
-def test_an_aim_is_refused_where_nothing_is_searched_for_it(words: list[str], capsys: Any) -> None:
-    assert run(["plan", "llama-3.1-8b", *words, "--for", "joules", "--json"]) == 2
+@pytest.mark.parametrize(
+    ("words", "aim"),
+    [(["--on", "8xH100-SXM"], "goodput"), (["--serve", "--rent", "H100-SXM", "--rate", "1"], "joules")],
+)
+def test_an_aim_is_refused_where_nothing_is_searched_for_it(words: list[str], aim: str, capsys: Any) -> None:
+    assert run(["plan", "llama-3.1-8b", *words, "--for", aim, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["field"] == "--for"

@@ -71,7 +71,7 @@ def _search(asked: ServingScenario, given: SimpleNamespace) -> Answer:
         loads=loads_from(asked),
         fixed=asked.stated,
         drafted=drafted,
-        aim=given.aim,
+        aim=given.aim or "goodput",
         recipe=_recipe(asked),
     )
     try:

@@ -77,7 +77,7 @@ def _offered(given: SimpleNamespace, one: Target, dropped: list[str]) -> str:
         return f"say {' '.join(f'--{name} 1' for name in dict.fromkeys(dropped))}, or another target"
     pinned = " ".join(f"--{name} 1" for name in dict.fromkeys((*one.no_degrees, *dropped)))
     own = {name: option.default for name, option in VERBS["plan"].own.items()}
-    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price")}
+    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price", "power_cap")}
     words = {name: given.words.get(name) for name in ("seq_len", "global_batch", "task", "precision", "optimizer")}
     words |= dict.fromkeys((*one.no_degrees, *dropped), "1") | {"framework": one.program}
     try:
@@ -93,7 +93,7 @@ def _predicted(given: SimpleNamespace, one: Target, *, quick: bool = False) -> A
     from ridgeline.api.planning import predict
 
     own = {name: option.default for name, option in VERBS["predict"].own.items()}
-    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price")}
+    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price", "power_cap")}
     asked |= {"serve": one.task == "serving", "quick": quick}
     return predict(SimpleNamespace(**own | asked, words=dict(given.words)))
 

@@ -79,7 +79,8 @@ Examples:
             bool, "--min-devices", "with --serve: the fewest devices that keep to the objective", False
         ),
         "aim": _option(
-            str, "--for", "with --serve: among what keeps to the objective", "goodput", choices=SERVING_AIMS
+            str, "--for", "less of what: time, dollars, joules, carbon; with --serve of what keeps the objective, or"
+            " goodput; by default time, with --serve goodput", choices=SERVING_AIMS
         ),
         "rent": _option(str, "--rent", "with --serve: rent the cheapest of H100-SXM=16,L40S", metavar="OFFERS"),
         "evidence": _RUNG,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
 from ridgeline.api.asking import blamed_on, scenario_of, take_machine_words
+from ridgeline.api.capping import best_cap, caps_of
 from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS, read_flags
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, NoPlanError
@@ -17,13 +18,19 @@ from ridgeline.errors import InputError, NoPlanError
 if TYPE_CHECKING:
     from ridgeline.report.blocks import Block
     from ridgeline.report.mixed import MixedReport
-    from ridgeline.report.report import Report
+    from ridgeline.report.report import Report, SearchReport
     from ridgeline.scenario.training import Scenario
 
 
 def plan(given: SimpleNamespace) -> Answer:
     """The best plans, or deployments; raises `NoPlanError` when none fits."""
     _refuse_idle(given)
+    caps = caps_of(given)
+    return best_cap(given, caps, _plan_at) if len(caps) > 1 else _plan_at(given)
+
+
+def _plan_at(given: SimpleNamespace) -> Answer:
+    """The best plans at one power limit."""
     take_machine_words(given)
     if given.serve:
         from ridgeline.api.deploying import plan_serving, rent_serving
@@ -47,11 +54,13 @@ def plan(given: SimpleNamespace) -> Answer:
     from ridgeline.search.space import EXHAUSTIVE, Space
 
     space = replace(EXHAUSTIVE if given.exhaustive else Space(), fixed=stated, **limits)
+    aim = "time" if given.aim is None else given.aim
+    top = given.top if aim == "time" else max(given.top, _COMPARED)
     try:
         with blamed_on(asked), busy("searching plans"):
-            found = search(
-                asked.model, asked.cluster, asked.workload, limits=space, top=given.top, evidence=given.evidence
-            )
+            found = search(asked.model, asked.cluster, asked.workload, limits=space, top=top, evidence=given.evidence)
+            if aim != "time":
+                found = _ranked_for(aim, found, given.top)
             if given.layerwise:
                 from ridgeline.search.layer_plans import LayerPlanSpace, with_layer_plans
 
@@ -75,12 +84,38 @@ def plan(given: SimpleNamespace) -> Answer:
     )
 
 
+def _ranked_for(aim: str, found: SearchReport, top: int) -> SearchReport:
+    """The quickest plans by dollars, joules or carbon of a step; raises `NoPlanError` where nothing is known of it."""
+    cost: Callable[[Report], float | None] = {
+        "dollars": lambda one: one.usd_per_step,
+        "joules": lambda one: one.energy_j_per_step or None,
+        "carbon": lambda one: one.carbon_kg_per_step or None,
+    }[aim]
+    known = [one for one in found.best if cost(one) is not None]
+    if not known:
+        missing = {"dollars": "price", "joules": "rated power", "carbon": "rated power or grid"}[aim]
+        raise NoPlanError(f"no {missing} is known of {found.best[0].cluster.name}: no {aim} to aim at")
+    quickest, ranked = found.best[0], sorted(known, key=lambda one: cost(one) or 0.0)
+    best, slower = ranked[0], ranked[0].step_time.value / quickest.step_time.value - 1.0
+    less = 1.0 - (cost(best) or 0.0) / (cost(quickest) or 1.0)
+    told = (
+        f"{aim} of a step, of the {len(known)} quickest plans: {less:.1%} less than the quickest, which is"
+        f" {slower:.1%} quicker"
+    )
+    return replace(found, best=tuple(ranked[:top]), aimed=told)
+
+
+_COMPARED = 20  # quickest plans whose dollars, joules or carbon are compared
+
+
 def _refuse_idle(given: SimpleNamespace) -> None:
     """Raises for options of `plan` that say nothing beside the others."""
     of_serving = {
         "--quantize": given.quantize, "--no-pools": not given.pools, "--min-devices": given.min_devices,
-        "--rent": given.rent, "--for": given.aim != "goodput",
+        "--rent": given.rent, "--for": given.aim == "goodput",
     }  # fmt: skip
+    if given.rent is not None and given.aim is not None:
+        raise InputError("--rent chooses machines by their price alone; leave one of them out", field="--for")
     for flag, said in of_serving.items():
         if said and not given.serve:
             raise InputError("is an option of serving; add --serve, or leave it out", field=flag)

@@ -43,8 +43,9 @@ def step_energy_j(
     """Energy of one step of the whole cluster at the wall [J].
 
     E = PUE * (sum over parts of time * share of TDP * TDP * devices + power of hosts * time). Parts that
-    are not named draw the link state. No state draws more than the board's limit, where that is below the TDP. Without a TDP the device's share is left out. With `held` the power limit sets
-    the clock of products, so that they draw all of it. Devices beyond the `used` ones (None: all are used) draw the
+    are not named draw the link state; none draws more than a limit of the board below its TDP. Without a
+    TDP the device's share is left out. With `held` the power limit sets the clock of products, so that they draw all of
+    it. Devices beyond the `used` ones (None: all are used) draw the
     idle state.
     Source of the shares: rows power.* of the mechanism table. Evidence: measured shares, derived product.
     """

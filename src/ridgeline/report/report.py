@@ -199,6 +199,7 @@ class SearchReport(Printed):
     bound_gap: float  # (best - lowest bound not simulated) / best, 0 when none can be quicker at the same prices
     seconds: float
     frameworks: tuple[FrameworkRun, ...] = ()  # of each, where the search was for none
+    aimed: str = ""  # by what the plans are ranked, where that is not time
 
     def blocks(self) -> list[Block]:
         """What `ridgeline plan` prints."""

@@ -394,7 +394,8 @@ def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[B
             *infeasible_blocks(found),
         ]
     best = found.best[0]
-    blocks = [*_answer(best), blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
+    aimed = labelled([("ranked by", found.aimed)]) if found.aimed else []
+    blocks = [*_answer(best), *aimed, blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
     blocks += listed(_limits(found), "What limits each")
     blocks += listed(framework_lines(found.frameworks), "Frameworks that run it")
     blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]

@@ -52,7 +52,7 @@ def search_serving(
 
     Ranked by goodput, among those that keep to the objective by the space's `aim`, then devices, then TPOT; of those
     that miss it alike the one whose slowest percent comes nearest to it. `fewest` is the one with the fewest devices
-    that still keeps to it; of dollars, joules and carbon the fewest instances of each shape that keep to it are ranked too.
+    that still keeps to it; of dollars, joules and carbon the fewest instances of each shape are ranked too.
     Raises `NoPlanError` when none starts, or nothing is known of what the aim counts: a price, a rated power, a grid.
     """
     begun, aim = time.perf_counter(), space.aim
@@ -227,7 +227,7 @@ def _far(one: Candidate, objective: Objective) -> float:
 
 
 def _spent(one: Candidate, aim: str) -> float | None:
-    """What an aim wants less of: seconds of a request, dollars of a good one, joules or CO2e of a token; 0 of goodput."""
+    """What an aim wants less of: seconds of a request, dollars of a good one, joules or CO2e of a token."""
     if aim == TIME:
         return float(one.metrics.latency.mean)
     if aim == DOLLARS:
