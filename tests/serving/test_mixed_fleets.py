@@ -15,7 +15,7 @@ from ridgeline.cost.machine import machine, outside
 from ridgeline.cost.network import send_seconds
 from ridgeline.energy.power import hosts_w, operator_power_w
 from ridgeline.errors import ClusterError, InputError, PlanError
-from ridgeline.facts.clusters import cluster, outward, side_by_side
+from ridgeline.facts.clusters import cluster, outward, price, side_by_side
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.load import load
@@ -28,9 +28,10 @@ from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_candidates import Bench
 from ridgeline.search.serving_space import ServingSpace
 from ridgeline.serving.engine import engine
+from ridgeline.serving.fleet_events import Failures, FleetEvents
 from ridgeline.serving.metrics import Band, measure
 from ridgeline.serving.objective import Objective
-from ridgeline.serving.replay import Replay, replay
+from ridgeline.serving.replay import Replay, replay, replay_tables, tables_of
 from ridgeline.serving.rule import moving
 from ridgeline.serving.traffic.arrivals import poisson
 from ridgeline.serving.traffic.asked import synthetic
@@ -246,3 +247,31 @@ def test_a_search_tries_pools_of_unlike_kinds() -> None:
     assert measure(again.replay, coming(), Objective(ttft_s=1.0)) == next(
         one.metrics for one in found.ranked if one.deployments == pools[0]
     )
+
+
+# machines that go away -----------------------------------------------------------------------------------
+
+
+def test_spot_machines_of_one_kind_go_away() -> None:
+    """Those on L40S are up half of the time; those on H100 never fail and take over."""
+    found = asked({"failures": "up=5s,down=5s,on=l40s", "fleet": "2xtp1@H100-SXM+2xtp1@L40S"})
+    assert found.stated["failures"] == {"mean_up_s": 5.0, "mean_down_s": 5.0, "on": "L40S"}
+    engines = [engine(MODEL, machine(both()), one) for one in found.deployments]
+    tables, line = tables_of(engines, coming()), coming()
+    law = FleetEvents(failures=Failures(**found.stated["failures"], seed=1))
+    replayed_ = replay_tables(engines, tables, line, router="least-loaded", fleet_events=law)
+    assert replayed_.failures > 0
+    assert replayed_.up_s[:2].tolist() == [replayed_.span_s, replayed_.span_s]
+    assert replayed_.up_s[2:].sum() < 0.8 * 2 * replayed_.span_s
+    assert replayed_.done.all()
+    with pytest.raises(InputError, match="of which 4xH100-SXM.4xL40S has none"):
+        asked({"failures": "up=5s,down=5s,on=A100-SXM-80GB"})
+
+
+def test_spot_prices_are_those_of_the_catalog() -> None:
+    found = asked({}, on="4xA100-SXM-40GB+4xL40S", price="spot,0.8")
+    own = price("A100-SXM-40GB", spot=True)
+    assert own is not None
+    assert found.cluster.price_usd_per_device_h == own
+    with pytest.raises(InputError, match="no spot price is known of H20"):
+        asked({}, on="8xH20", price="spot")

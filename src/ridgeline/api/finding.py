@@ -22,7 +22,7 @@ _SPAN_S, _FEWEST, _MOST = 600.0, 200, 50_000  # of a rate's traffic where nobody
 _REPLAYS = 14  # of a question, for its progress
 
 
-def find(asked: ServingScenario, what: str) -> Answer:
+def find(asked: ServingScenario, what: str, *, changes: bool = True) -> Answer:
     """The answer of a capacity question; raises `NoPlanError` where nothing keeps the objective."""
     from ridgeline.report.capacity import CapacityReport
     from ridgeline.report.serving_json import serving_as_dict
@@ -56,7 +56,7 @@ def find(asked: ServingScenario, what: str) -> Answer:
     report = CapacityReport(
         rows=[*rows, ("replays", f"{on.replays}, queues and all")],
         keys={"find": what, **keys, "replays": on.replays},
-        at=report_of(asked),
+        at=report_of(asked, changes=changes),
     )
     return Answer(lambda: {**report.keys, "at": serving_as_dict(report.at)}, report.blocks, value=report)
 

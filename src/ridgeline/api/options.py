@@ -41,7 +41,12 @@ _CONFIG = _option(
 )  # fmt: skip
 _ON = _option(str, "--on", "e.g. 64xH100-SXM, or a cluster's TOML file", metavar="CLUSTER")
 _REGION = _option(str, "--region", "where it stands, for its carbon: FR, Germany ...", metavar="NAME")
-_PRICE = _option(str, "--price", "your own price of a device of --on for an hour [USD]: 1.99", metavar="USD")
+_PRICE = _option(
+    str,
+    "--price",
+    "your own price of a device of --on for an hour [USD]: 1.99, or spot; of groups 2.5,0.8",
+    metavar="USD",
+)
 _CAP = _option(str, "--power-cap", "a limit of each board below its rated power: 500W", metavar="W")
 _ASKED = {"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "price": _PRICE, "power_cap": _CAP}
 _NAMED = _argument(str, "one entry, with all that is known of it", None)

@@ -106,7 +106,7 @@ def simulate(given: SimpleNamespace) -> Answer:
         if given.find is not None:
             from ridgeline.api.finding import find
 
-            return find(asked, given.find)
+            return find(asked, given.find, changes=not given.quick)
         return _replay(asked, changes=not given.quick)
 
 

@@ -87,6 +87,10 @@ def _build(tables: Mapping[str, Table], place: Place) -> ServingScenario:
     of_traffic = words_of("workload", TRAFFIC_FIELDS)
     stated = read_fields(tables.get("plan", {}), _OF_PLAN, failing("plan", place), elsewhere=of_traffic)
     _check_idle(stated, place)
+    if stated.get("failures", {}).get("on"):
+        stated["failures"]["on"] = guarded(
+            "plan", tables["plan"], place, lambda: _kind_of(stated["failures"]["on"], cluster)
+        )
     formed = [with_formats(one, model, cluster) for one in _placed(stated, cluster, place)]
     for name, words in (
         ("trace", traffic),

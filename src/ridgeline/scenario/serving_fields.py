@@ -126,11 +126,12 @@ def _autoscale(value: object) -> dict[str, Any]:
     return {f"{name}_s" if name in ("period", "start") else name: amount for name, amount in found.items()}
 
 
-def _failures(value: object) -> dict[str, float]:
-    found = _named(value, {"up": _seconds, "down": _seconds}, "up=30d,down=10min")
-    if found.keys() != {"up", "down"}:
+def _failures(value: object) -> dict[str, Any]:
+    names: dict[str, Callable[[object], Any]] = {"up": _seconds, "down": _seconds, "on": _text}
+    found = _named(value, names, "up=30d,down=10min, or up=6h,down=10min,on=L40S")
+    if not {"up", "down"} <= found.keys():
         raise ValueError(f"{shown(value)} needs both; write up=30d,down=10min")
-    return {f"mean_{name}_s": amount for name, amount in found.items()}
+    return {name if name == "on" else f"mean_{name}_s": amount for name, amount in found.items()}
 
 
 def _tree(value: object) -> tuple[int, ...]:
@@ -245,7 +246,11 @@ _DEPLOYMENT_FIELDS: tuple[Field, ...] = (
     yes("alike", "requests are copies of one, greedily answered: a step's tokens choose the same experts"),
     yes("fresh_kernels", "the engine finds no kernel compiled by an earlier run, as in a container of its own"),
     Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
-    Field(name="failures", read=_failures, help="instances fail and are repaired: mean times up=30d,down=10min"),
+    Field(
+        name="failures",
+        read=_failures,
+        help="instances fail and are repaired: mean times up=30d,down=10min; of one kind on=L40S",
+    ),
     Field(name="draft_tree", read=_tree, help="a tree of drafts: candidates after each of the place before, as 4x2x1"),
     Field(
         name="acceptance",

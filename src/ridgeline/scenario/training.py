@@ -24,7 +24,7 @@ from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, near,
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 
 if TYPE_CHECKING:
-    from ridgeline.facts.records import Cluster
+    from ridgeline.facts.records import Cluster, Fact
     from ridgeline.graph.model import Model
 
 SECTIONS = ("model", "cluster", "workload", "plan")
@@ -330,12 +330,26 @@ def _priced(built: Cluster, price: object, place: Place) -> Cluster:
             raise place.fail("cluster", "price", message + ", as 2.5,1.1, or price each [[group]]")
         priced = tuple(_priced(one, each_price, place) for one, each_price in zip(groups, each, strict=True))
         return replace(built, mixed=replace(built.mixed, groups=priced))
+    if isinstance(price, str) and price.strip().casefold() == "spot":
+        return replace(built, price_usd_per_device_h=_spot(built, place))
     try:
         value = number("USD/h", 0.0, MOST_USD_PER_H)(price.lstrip("$ ") if isinstance(price, str) else price)
     except (ValueError, RidgelineError) as error:
         raise place.fail("cluster", "price", str(error)) from None
     own = Fact(value=value, unit="USD/h", source="own price", conditions="as said", evidence=Evidence.DATASHEET)
     return replace(built, price_usd_per_device_h=own)
+
+
+def _spot(built: Cluster, place: Place) -> Fact:
+    """The median spot price of a device [USD/h]."""
+    from ridgeline.facts.clusters import price
+
+    found = price(built.accelerator.name, spot=True)
+    if found is None:
+        raise place.fail(
+            "cluster", "price", f"no spot price is known of {built.accelerator.name}; say your own, as 1.2"
+        )
+    return found
 
 
 def _capped(built: Cluster, cap: object, place: Place) -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +35,15 @@ class Autoscale:
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """Instances fail and are repaired after exponential times of these means [s], drawn from a seed."""
+    """Instances fail and are repaired after exponential times of these means [s], drawn from a seed.
+
+    Those on one kind of devices where `on` names it, as spot machines that are taken away beside others that stay.
+    """
 
     mean_up_s: float
     mean_down_s: float
     seed: int = 0
+    on: str = ""
 
     def __post_init__(self) -> None:
         if not (self.mean_up_s > 0 and self.mean_down_s >= 0):
@@ -55,13 +60,18 @@ class FleetEvents:
     failures: Failures | None = None
 
 
-def failures_of(instances: Records, fleet_events: FleetEvents) -> Array:
-    """Times (I, F) from each instance's start to its failure and then to its repair, in turn [s]; notes the first."""
+def failures_of(instances: Records, fleet_events: FleetEvents, kinds: Sequence[str]) -> Array:
+    """Times (I, F) from each instance's start to its failure and then to its repair, in turn [s]; notes the first.
+
+    `kinds` are those of the devices of each deployment.
+    """
     if fleet_events.failures is None:
         return np.zeros((len(instances), 0))
     law, rng = fleet_events.failures, np.random.default_rng(fleet_events.failures.seed)
     drawn = rng.exponential((law.mean_up_s, law.mean_down_s), (len(instances), _FAILURES, 2))
     drawn = drawn.reshape(len(instances), 2 * _FAILURES)
+    if law.on:
+        drawn[np.array(kinds)[instances["kind"]] != law.on] = np.inf
     instances["fails_s"] = np.where(instances["up"] > 0, drawn[:, 0], np.inf)
     return drawn
 

@@ -162,7 +162,7 @@ def replay_tables(
         turns=(fronts or Fronts()).first_turns(instances),
         histogram=np.zeros(BINS),
         series=np.zeros((state.SAMPLES, 4)),
-        failures_s=failures_of(instances, events),
+        failures_s=failures_of(instances, events, [one.deployment.kind for one in engines]),
         stop=end.as_array(),
         **lists,
     )
