@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeline.cli.main import run
 from ridgeline.cost.machine import machine, outside
 from ridgeline.cost.network import send_seconds
 from ridgeline.energy.power import hosts_w, operator_power_w
@@ -275,3 +276,21 @@ def test_spot_prices_are_those_of_the_catalog() -> None:
     assert found.cluster.price_usd_per_device_h == own
     with pytest.raises(InputError, match="no spot price is known of H20"):
         asked({}, on="8xH20", price="spot")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            "predict llama-3.1-8b --serve --on 1xH100-SXM+1xL40S",
+            "a queue is divided evenly, and these groups are unlike",
+        ),
+        ("advise llama-3.1-8b --serve --on 1xH100-SXM+1xL40S --rate 1", "advice is of devices of one kind"),
+        ("export llama-3.1-8b --on 1xH100-SXM+1xL40S --tp 1 --to vllm", "has groups of unlike instances"),
+    ],
+)
+def test_what_a_mixed_fleet_has_not_is_told(command: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command.split()) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'--on'" in said
+    assert told in said

@@ -35,6 +35,9 @@ def served_by(given: SimpleNamespace, one: Target) -> ServingScenario:
     if not {"engine", "engine_file"} & asked.stated.keys() and one.program:
         given.words["engine"] = one.program
         asked = deployed_scenario_of(given.subject, given.on, given.words)
+    whole = [each for each in asked.deployments if each.role is Role.WHOLE]
+    if len(whole) > 1 or len({each.kind for each in asked.deployments}) > 1:
+        raise InputError("has groups of unlike instances, and a file is of one; export each group", field="--on")
     if len(asked.deployments) > 1 and not one.pools:
         raise InputError(f"{one.title} has no prefill and decode pools; export one deployment", field="plan.prefill")
     return asked

@@ -16,6 +16,7 @@ from ridgeline.api.offloading import predict_offloaded, refuse_offload
 from ridgeline.api.placing import with_placement
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError
+from ridgeline.plan.deployment import Role
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import BATCH_FIELDS
 from ridgeline.seams.serving import expert_devices
@@ -95,6 +96,10 @@ def simulate(given: SimpleNamespace) -> Answer:
     if is_pool(given.subject):
         from ridgeline.api.pooling import simulate_pool
 
+        if given.find is not None:
+            raise InputError(
+                "is a question about a deployment, and this is a pool of jobs; leave it out", field="--find"
+            )
         return simulate_pool(given)
     take_machine_words(given)
     asked = with_placement(deployed_scenario_of(given.subject, given.on, given.words))
@@ -132,6 +137,11 @@ def predict_batch(given: SimpleNamespace) -> Answer:
     parts = 1.0
     with blamed_on_word(asked):
         if not batch:
+            if len([one for one in asked.deployments if one.role is Role.WHOLE]) > 1:
+                said = (
+                    "a queue is divided evenly, and these groups are unlike; say --batch, simulate --rate, or one group"
+                )
+                raise InputError(said, field="--on", value=asked.cluster.name)
             asked, parts = _queued(asked)
         return _replay(asked, evidence=given.evidence, offline=True, parts=parts, changes=not given.quick)
 
