@@ -265,7 +265,7 @@ def test_spot_machines_of_one_kind_go_away() -> None:
     assert replayed_.up_s[:2].tolist() == [replayed_.span_s, replayed_.span_s]
     assert replayed_.up_s[2:].sum() < 0.8 * 2 * replayed_.span_s
     assert replayed_.done.all()
-    with pytest.raises(InputError, match="of which 4xH100-SXM.4xL40S has none"):
+    with pytest.raises(InputError, match=r"of which 4xH100-SXM.4xL40S has none"):
         asked({"failures": "up=5s,down=5s,on=A100-SXM-80GB"})
 
 

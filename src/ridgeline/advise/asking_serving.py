@@ -43,8 +43,8 @@ def advise_serving(
     comes = any(name in asked.traffic for name in _COMING)
     _check(goal, bounds, asked, comes)
     if len({one.kind for one in asked.deployments}) > 1:
-        said = "advice is of devices of one kind; ask about each group, or simulate both"
-        raise InputError(said, field="--on", value=asked.cluster.name)
+        told = "advice is of devices of one kind; ask about each group, or simulate both"
+        raise InputError(told, field="--on", value=asked.cluster.name)
     searched = goal == GOODPUT or (goal == DOLLARS and bounds.stated)
     traffic, fleet, load, said = _traffic(asked, batch, comes, searched)
     lengths = float(np.mean(traffic.prompt_tokens)), float(np.mean(traffic.output_tokens))
