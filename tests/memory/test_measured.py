@@ -14,7 +14,7 @@ import pytest
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
-from ridgeline.memory.profile import named_runtime
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import allocator_peak, stage_memory
 
 MEGATRON, TORCH = (named_runtime(name) for name in ("megatron", "torch"))

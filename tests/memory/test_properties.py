@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.memory.profile import Runtime, named_runtime
+from ridgeline.memory.runtime import Runtime, named_runtime
 from ridgeline.memory.stage import allocator_peak, stage_memory
 
 FRAMEWORKS = ("ddp", "deepspeed", "fsdp", "megatron", "torch")

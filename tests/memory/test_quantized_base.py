@@ -10,8 +10,8 @@ import pytest
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Task, Workload
 from ridgeline.memory.activations import kept_bytes
-from ridgeline.memory.profile import named_runtime
 from ridgeline.memory.query import resolve
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import host_memory, stage_memory
 
 LITGPT = named_runtime("litgpt")

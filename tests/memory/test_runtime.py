@@ -10,8 +10,8 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.workload import Workload
 from ridgeline.memory.activations import logit_bytes
-from ridgeline.memory.profile import named_runtime
 from ridgeline.memory.query import resolve
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import stage_memory
 from ridgeline.memory.states import update_copy_bytes
 

@@ -11,7 +11,7 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Task, Workload
-from ridgeline.memory.profile import named_runtime
+from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import (
     CATEGORIES,
     activation_bytes,

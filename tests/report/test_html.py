@@ -9,7 +9,8 @@ from ridgeline.graph.load import load
 from ridgeline.predict.operator import operator_cost
 from ridgeline.report.blocks import Line, Table, blank, html, plain
 from ridgeline.report.report import Report, SearchReport
-from ridgeline.report.text import report_blocks, search_blocks
+from ridgeline.report.search_text import search_blocks
+from ridgeline.report.text import report_blocks
 from ridgeline.search.renting import offers_of, rent_fleet
 from ridgeline.search.serving import search_serving
 from ridgeline.search.serving_space import ServingSpace

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import Line, Table, plain, show
 from ridgeline.report.report import Report, SearchReport, StageMemory
-from ridgeline.report.text import count_text, memory_bar, money_text, plan_text, report_blocks, search_blocks
+from ridgeline.report.search_text import search_blocks
+from ridgeline.report.text import count_text, memory_bar, money_text, plan_text, report_blocks
 
 ANSWER = """\
 tiny (64 parameters), pretrain, on 2xToy: 4 sequences of 128 tokens per step, bf16, adamw

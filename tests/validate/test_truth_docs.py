@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ridgeline.facts.programs import training_programs
 from ridgeline.facts.readings import rows
-from ridgeline.memory.profile import Runtime
+from ridgeline.memory.runtime import Runtime
 from ridgeline.validate.metrics import METRICS
 from ridgeline.validate.operator_kernels import LAYER_PRODUCTS, LAYER_STREAMS
 from ridgeline.validate.operator_sources import SUSTAINED

@@ -49,7 +49,7 @@ def _plan_at(given: SimpleNamespace) -> Answer:
         return _mixed(asked, given, best)
 
     from ridgeline.report.as_json import search_as_dict
-    from ridgeline.report.text import search_blocks
+    from ridgeline.report.search_text import search_blocks
     from ridgeline.search.search import search
     from ridgeline.search.space import EXHAUSTIVE, Space
 

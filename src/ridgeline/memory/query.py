@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
-from ridgeline.memory.profile import Divided, GraphProfile, Kept, PartMemory, Runtime, profile_graph, runtime_of
+from ridgeline.memory.profile import Divided, GraphProfile, Kept, PartMemory, profile_graph
+from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.data_exchange import DataExchange, data_exchange
 from ridgeline.seams.loss import CrossEntropy, cross_entropy

@@ -20,8 +20,9 @@ from ridgeline.graph.workload import Workload
 from ridgeline.lower.split import even_split
 from ridgeline.lower.tasks import TaskGraph
 from ridgeline.lower.work import Layout
-from ridgeline.memory.profile import GraphProfile, Runtime, profile_graph, runtime_of
+from ridgeline.memory.profile import GraphProfile, profile_graph
 from ridgeline.memory.query import MemoryOptions, MemoryStage, resolve
+from ridgeline.memory.runtime import Runtime, runtime_of
 from ridgeline.memory.stage import activation_bytes, device_memory, host_bytes, tier_bytes
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.rules import check, model_limits

@@ -203,6 +203,6 @@ class SearchReport(Printed):
 
     def blocks(self) -> list[Block]:
         """What `ridgeline plan` prints."""
-        from ridgeline.report.text import search_blocks
+        from ridgeline.report.search_text import search_blocks
 
         return search_blocks(self)

@@ -10,7 +10,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.report.as_json import run_totals
 from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
 from ridgeline.report.evidence import known_text, what_if_lines
-from ridgeline.report.report import FrameworkRun, Report, SearchReport, StageMemory
+from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _BAR, _NAMES = 40, 13  # columns of a memory bar, and of the names beside an answer
@@ -118,7 +118,8 @@ def title_text(report: Report) -> str:
     )
 
 
-def _answer(report: Report) -> Iterator[Block]:
+def answer_blocks(report: Report) -> Iterator[Block]:
+    """The answer first: what a plan takes, what it costs, what limits it."""
     yield Line(text=title_text(report), strong=True, hang=2)
     yield blank()
     yield from labelled(list(_answer_rows(report)), _NAMES)
@@ -191,7 +192,8 @@ def _causal(report: Report) -> str:
     return "" if text == f"{report.mfu:.1%}" else f" ({text} of attended pairs)"
 
 
-def _shares(report: Report) -> Iterator[Block]:
+def share_blocks(report: Report) -> Iterator[Block]:
+    """What a step spends its time on."""
     rows = [
         (share.label, share.kind, time_text(share.seconds), f"{share.seconds / report.step_time.value:.1%}")
         for share in report.shares
@@ -245,7 +247,8 @@ def _shown(groups: list[tuple[str, StageMemory]]) -> tuple[list[tuple[str, Stage
     return [groups[place] for place in sorted(kept)], rest
 
 
-def _memory(report: Report) -> Iterator[Block]:
+def memory_blocks(report: Report) -> Iterator[Block]:
+    """What each stage holds, as bars."""
     if not report.memory:
         return
     letters = _bar_letters(report.memory)
@@ -301,7 +304,8 @@ def _ops(report: Report) -> Iterator[Block]:
     yield blank()
 
 
-def _reasons(report: Report, assumed: Sequence[str]) -> Iterator[Block]:
+def reason_blocks(report: Report, assumed: Sequence[str]) -> Iterator[Block]:
+    """What would change the answer, what was assumed, and sources."""
     if report.evidence:
         yield Line(text="Evidence behind the numbers", strong=True)
         rows = tuple((name, evidence.label) for name, evidence in report.evidence.items())
@@ -314,90 +318,12 @@ def _reasons(report: Report, assumed: Sequence[str]) -> Iterator[Block]:
 
 def report_blocks(report: Report, *, assumed: Sequence[str] = ()) -> list[Block]:
     """The answer to `predict`: numbers, memory, shares, operators, reasons."""
-    found = [*_answer(report), blank(), *_memory(report), *_shares(report), *_ops(report), *_reasons(report, assumed)]
+    found = [
+        *answer_blocks(report),
+        blank(),
+        *memory_blocks(report),
+        *share_blocks(report),
+        *_ops(report),
+        *reason_blocks(report, assumed),
+    ]
     return found[:-1] if found[-1] == blank() else found
-
-
-def _ranked(found: SearchReport) -> Table:
-    rows = []
-    for rank, report in enumerate(found.best, start=1):
-        fullest = min(report.memory, key=lambda stage: stage.headroom_bytes, default=None)
-        rows.append(
-            (
-                str(rank),
-                time_text(report.step_time.value),
-                f"{report.tokens_per_s:,.0f}",
-                f"{report.mfu:.1%}",
-                "" if fullest is None else f"{fullest.headroom_bytes / 2**30:.1f}",
-                plan_text(report.plan),
-            )
-        )
-    columns = ("#", "step", "tokens/s", "MFU", "free GiB", "plan")
-    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
-
-
-def _limits(found: SearchReport) -> list[str]:
-    """What limits each plan; plans with the same limit share a line."""
-    ranks: dict[str, list[str]] = {}
-    for rank, report in enumerate(found.best, start=1):
-        ranks.setdefault(report.limit, []).append(f"#{rank}")
-    return [f"{', '.join(these)}: {limit}" for limit, these in ranks.items()]
-
-
-def framework_lines(runs: Sequence[FrameworkRun]) -> list[str]:
-    """One line for the frameworks that run the best plan, for those with the same best one, and for the rest."""
-    lines: dict[str, list[str]] = {}
-    for run in runs:
-        lines.setdefault(_framework_text(run), []).append(run.name)
-    return [f"{', '.join(names)}: {what}" for what, names in lines.items()]
-
-
-def _framework_text(run: FrameworkRun) -> str:
-    if run.plan is None or run.slowdown is None:
-        reason = run.why.partition(";")[0].removeprefix(f"{run.name} ")
-        return f"no plan of these; {reason}"
-    if not run.why:
-        return "the best plan"
-    share = f"{'at most ' if run.at_most else ''}{run.slowdown:.1%} slower"
-    return f"{share if run.slowdown >= 0.0005 else 'as quick'} with {plan_text(run.plan)}"
-
-
-def search_text(found: SearchReport) -> str:
-    """How the search went, in one sentence: plans covered, refused, pruned and the gap [1] that is left."""
-    gap = (
-        "no plan of the grid is quicker at the same prices"
-        if found.bound_gap <= 0
-        else f"no plan of the grid is more than {max(found.bound_gap, 0.001):.1%} quicker at the same prices"
-    )
-    return (
-        f"{found.covered:,} plans covered: {found.legal:,} keep every rule, {found.feasible:,} fit in memory, "
-        f"{found.pruned_by_bound:,} pruned by their lower bound, {found.simulated:,} simulated; {gap}"
-    )
-
-
-def infeasible_blocks(found: SearchReport) -> Iterator[Block]:
-    """Why plans were refused, and the nearest change that would make one legal."""
-    if found.infeasible:
-        yield Line(text="Refused plans", strong=True)
-        rows = tuple((f"{row.plans:,}", row.reason, row.nearest) for row in found.infeasible)
-        yield Table(columns=("plans", "reason", "nearest change"), rows=rows, right=frozenset({"plans"}))
-        yield blank()
-
-
-def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[Block]:
-    """The answer to `plan`: the best plan in full, its rivals in a table, how the search went."""
-    if not found.best:
-        return [
-            Line(text="No plan fits.", strong=True),
-            blank(),
-            Line(text=search_text(found)),
-            *infeasible_blocks(found),
-        ]
-    best = found.best[0]
-    aimed = labelled([("ranked by", found.aimed)]) if found.aimed else []
-    blocks = [*_answer(best), *aimed, blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
-    blocks += listed(_limits(found), "What limits each")
-    blocks += listed(framework_lines(found.frameworks), "Frameworks that run it")
-    blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]
-    blocks += [*infeasible_blocks(found), *_memory(best), *_shares(best), *_reasons(best, assumed)]
-    return blocks[:-1] if blocks[-1] == blank() else blocks

@@ -1,0 +1,95 @@
+"""A search in words and tables: the best plan as any report, the next ones, and how far from the best it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
+from ridgeline.report.report import FrameworkRun, SearchReport
+from ridgeline.report.text import answer_blocks, memory_blocks, plan_text, reason_blocks, share_blocks
+from ridgeline.units import time_text
+
+
+def _ranked(found: SearchReport) -> Table:
+    rows = []
+    for rank, report in enumerate(found.best, start=1):
+        fullest = min(report.memory, key=lambda stage: stage.headroom_bytes, default=None)
+        rows.append(
+            (
+                str(rank),
+                time_text(report.step_time.value),
+                f"{report.tokens_per_s:,.0f}",
+                f"{report.mfu:.1%}",
+                "" if fullest is None else f"{fullest.headroom_bytes / 2**30:.1f}",
+                plan_text(report.plan),
+            )
+        )
+    columns = ("#", "step", "tokens/s", "MFU", "free GiB", "plan")
+    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
+
+
+def _limits(found: SearchReport) -> list[str]:
+    """What limits each plan; plans with the same limit share a line."""
+    ranks: dict[str, list[str]] = {}
+    for rank, report in enumerate(found.best, start=1):
+        ranks.setdefault(report.limit, []).append(f"#{rank}")
+    return [f"{', '.join(these)}: {limit}" for limit, these in ranks.items()]
+
+
+def framework_lines(runs: Sequence[FrameworkRun]) -> list[str]:
+    """One line for the frameworks that run the best plan, for those with the same best one, and for the rest."""
+    lines: dict[str, list[str]] = {}
+    for run in runs:
+        lines.setdefault(_framework_text(run), []).append(run.name)
+    return [f"{', '.join(names)}: {what}" for what, names in lines.items()]
+
+
+def _framework_text(run: FrameworkRun) -> str:
+    if run.plan is None or run.slowdown is None:
+        reason = run.why.partition(";")[0].removeprefix(f"{run.name} ")
+        return f"no plan of these; {reason}"
+    if not run.why:
+        return "the best plan"
+    share = f"{'at most ' if run.at_most else ''}{run.slowdown:.1%} slower"
+    return f"{share if run.slowdown >= 0.0005 else 'as quick'} with {plan_text(run.plan)}"
+
+
+def search_text(found: SearchReport) -> str:
+    """How the search went, in one sentence: plans covered, refused, pruned and the gap [1] that is left."""
+    gap = (
+        "no plan of the grid is quicker at the same prices"
+        if found.bound_gap <= 0
+        else f"no plan of the grid is more than {max(found.bound_gap, 0.001):.1%} quicker at the same prices"
+    )
+    return (
+        f"{found.covered:,} plans covered: {found.legal:,} keep every rule, {found.feasible:,} fit in memory, "
+        f"{found.pruned_by_bound:,} pruned by their lower bound, {found.simulated:,} simulated; {gap}"
+    )
+
+
+def infeasible_blocks(found: SearchReport) -> Iterator[Block]:
+    """Why plans were refused, and the nearest change that would make one legal."""
+    if found.infeasible:
+        yield Line(text="Refused plans", strong=True)
+        rows = tuple((f"{row.plans:,}", row.reason, row.nearest) for row in found.infeasible)
+        yield Table(columns=("plans", "reason", "nearest change"), rows=rows, right=frozenset({"plans"}))
+        yield blank()
+
+
+def search_blocks(found: SearchReport, *, assumed: Sequence[str] = ()) -> list[Block]:
+    """The answer to `plan`: the best plan in full, its rivals in a table, how the search went."""
+    if not found.best:
+        return [
+            Line(text="No plan fits.", strong=True),
+            blank(),
+            Line(text=search_text(found)),
+            *infeasible_blocks(found),
+        ]
+    best = found.best[0]
+    aimed = labelled([("ranked by", found.aimed)]) if found.aimed else []
+    blocks = [*answer_blocks(best), *aimed, blank(), Line(text="Best plans", strong=True), _ranked(found), blank()]
+    blocks += listed(_limits(found), "What limits each")
+    blocks += listed(framework_lines(found.frameworks), "Frameworks that run it")
+    blocks += [Line(text="Search", strong=True), Line(text=search_text(found), indent=2, hang=2), blank()]
+    blocks += [*infeasible_blocks(found), *memory_blocks(best), *share_blocks(best), *reason_blocks(best, assumed)]
+    return blocks[:-1] if blocks[-1] == blank() else blocks
