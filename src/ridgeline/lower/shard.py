@@ -351,18 +351,11 @@ class Sharder:
                 (CollectiveKind.REDUCE_SCATTER, parallel),
                 (CollectiveKind.ALL_REDUCE, repeated),
             ):
-                work.append(
-                    Collective(
-                        name=f"tensor.{kind.value}",
-                        phase=phase,
-                        kind=kind,
-                        bytes=whole,
-                        ranks=ranks,
-                        stride=1,
-                        hidden_behind="gemm",
-                        hidden=layout.overlap_tensor,
-                    )
-                )
+                one = Collective(
+                    name=f"tensor.{kind.value}", phase=phase, kind=kind, bytes=whole, ranks=ranks, stride=1,
+                    hidden_behind="gemm", hidden=layout.overlap_tensor,
+                )  # fmt: skip
+                work.append(one)
         # backward gathers the saved input shards again for the weight gradient, under a product
         if not self.adapters:
             work.append(
@@ -395,17 +388,10 @@ class Sharder:
         else:
             made = [(way, CollectiveKind.ALL_TO_ALL, rows, layout.ep, etp) for way in ("dispatch", "combine")]
             made += [(f"shared_{way}", kind, rows * etp, etp, 1) for way, kind in both if np.max(etp) > 1]
+        copies = block.top_k if self.workload.expert_dispatch in ONCE_A_NODE else 0.0
+        exchange = partial(Collective, copies=copies, nodes_chosen=block.groups_chosen)
         return [
-            Collective(
-                name=f"moe.{way}",
-                phase=phase,
-                kind=kind,
-                bytes=moved,
-                ranks=ranks,
-                stride=stride,
-                copies=block.top_k if self.workload.expert_dispatch in ONCE_A_NODE else 0.0,
-                nodes_chosen=block.groups_chosen,
-            )
+            exchange(name=f"moe.{way}", phase=phase, kind=kind, bytes=moved, ranks=ranks, stride=stride)
             for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
             for way, kind, moved, ranks, stride in made
         ]

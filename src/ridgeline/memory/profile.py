@@ -157,22 +157,14 @@ class _Builder:
     def run(self, ops: Iterable[Op]) -> PartMemory:
         """The sums over `ops`."""
         for op in ops:
-            self._weights(op)
-            self._kept(op)
-            self._transients(op)
+            for add in (self._weights, self._kept, self._transients):
+                add(op)
         return self.part
 
     def _quantized(self, op: Op) -> bool:
         """Whether the op's frozen weight is held in few bits by this program."""
         head = isinstance(op, LinearOp) and op.region is Region.VOCAB and self.workload.task is Task.QLORA
         return quantized_base(op, self.workload) or (head and self.runtime.quantized_head)
-
-    @property
-    def _autocast(self) -> bool:
-        """Whether fp32 weights under autocast keep what passes between layers in fp32: tables, norms are not cast."""
-        wide = self.precision.weight_bytes > self.precision.activation_bytes
-        frozen = self.workload.task in (Task.LORA, Task.QLORA) and not self.runtime.frozen_as_trained
-        return self.runtime.autocast and wide and not frozen
 
     def _adapters(self, op: Op) -> int:
         """Low-rank adapters on this weight [1]."""
@@ -210,6 +202,8 @@ class _Builder:
         trained = trains(op, self.workload)
         keep_input = trained or (parts > 0 and not self.workload.lora_dropout)
         held = self.runtime.held_inputs > 0 and self.workload.task is Task.QLORA and self._quantized(op)
+        wide = self.runtime.autocast and self.precision.weight_bytes > self.precision.activation_bytes
+        wide = wide and (self.runtime.frozen_as_trained or self.workload.task not in (Task.LORA, Task.QLORA))
         kernel = "unfused" if self.workload.attention_kernel == "unfused" else "flash"
         for saved in op.saved:
             if saved.role == "logits" or saved.kernel not in ("", kernel):
@@ -218,7 +212,7 @@ class _Builder:
                 continue  # the input of a frozen linear layer only serves its weight's gradient
             if isinstance(op, LinearOp) and trained and narrowed(op, self.precision) and not saved.role:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
-            if saved.role in ("input", "norm") and saved.element_bytes is None and self._autocast:
+            if saved.role in ("input", "norm") and saved.element_bytes is None and wide:
                 saved = replace(saved, element_bytes=FP32_BYTES)
             if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
                 saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)
@@ -273,8 +267,8 @@ class _Builder:
         value = saved.elements * width
         encoder_tokens = self.workload.encoder_seq_len or self.workload.seq_len
         if saved.times_seq:
-            cross = isinstance(op, AttentionOp) and op.cross
-            value *= encoder_tokens if cross or self.encoder else self.workload.seq_len
+            across = self.encoder or (isinstance(op, AttentionOp) and op.cross)
+            value *= encoder_tokens if across else self.workload.seq_len
         elif isinstance(op, LinearOp) and op.cross:
             value *= encoder_tokens / self.workload.seq_len
         self._list(KeptTensor(role=saved.role, region=saved.region, bytes=value))
@@ -326,13 +320,9 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
 
     def part(ops: Iterable[Op], experts: int = 0, *, encoder: bool = False) -> PartMemory:
         builder = _Builder(
-            workload=workload,
-            precision=precision,
-            optimizer=optimizer,
-            runtime=runtime,
-            experts=experts,
+            workload=workload, precision=precision, optimizer=optimizer, runtime=runtime, experts=experts,
             encoder=encoder,
-        )
+        )  # fmt: skip
         return builder.run(ops)
 
     def block_part(block: Block) -> PartMemory:

@@ -14,8 +14,7 @@ from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _BAR, _NAMES = 40, 13  # columns of a memory bar, and of the names beside an answer
-_J_PER_WH = 3600.0
-_TOP_OPS = 24
+_J_PER_WH, _TOP_OPS = 3600.0, 24
 _LEAST_SHARE = 5e-4  # of the step; what is less would print as 0.0%
 _STAGES = 4  # with different memory, shown one by one
 
@@ -256,8 +255,7 @@ def memory_blocks(report: Report) -> Iterator[Block]:
     rows = [
         (f"{letter} {name}", *(_gib(stage.categories.get(name, 0.0)) for _, stage in shown))
         for name, letter in letters.items()
-    ]
-    rows.append(("total", *(_gib(stage.total_bytes) for _, stage in shown)))
+    ] + [("total", *(_gib(stage.total_bytes) for _, stage in shown))]
     rows.append(("80 % interval", *(" to ".join(map(_gib, stage.interval_bytes)) for _, stage in shown)))
     if any(stage.reserved_share for _, stage in shown):
         rows.append(("reserved", *(_gib(stage.reserved_bytes) for _, stage in shown)))
