@@ -1,0 +1,306 @@
+"""Post-training, composed: rollouts of the serving clock, passes of the training predictor, and moves between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+from ridgeline.cost.machine import machine
+from ridgeline.energy.power import step_energy_j
+from ridgeline.errors import PlanError
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.model import Model
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.post_training import PostTraining, Roles
+from ridgeline.predict.post_training_moves import offload_s, resident_bytes, transfer_s, weight_shards
+from ridgeline.predict.post_training_passes import (
+    forward_report,
+    mini_batch_lengths,
+    sequence_lengths,
+    update_report,
+)
+from ridgeline.predict.rollouts import RolloutEngine, Rollouts, response_lengths
+from ridgeline.report.post_training import IterationPhase, LongTail, PostTrainingReport, RoleMemory
+from ridgeline.report.report import Estimate, Report
+from ridgeline.seams.rollout import period_s, rollout_schedule
+from ridgeline.units import bytes_text
+
+GENERATION, TRAINING, TRANSFER = "generation", "training", "transfer"
+_BF16_BYTES = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """The models of the roles; None where a role is as large as the policy."""
+
+    policy: Model
+    critic: Model | None = None
+    reward: Model | None = None
+
+
+def predict_post_training(
+    models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload
+) -> PostTrainingReport:
+    """An iteration of post-training: time by phase, memory by role, and what limits it.
+
+    `job` says how the trainer computes: precision, optimizer, kernels, framework; its lengths and batch are not read.
+    Raises `PlanError` for roles that cannot be so, `NoPlanError` where the engine will not start.
+    """
+    return _Iteration(models, cluster, asked, roles, job).report()
+
+
+class _Iteration:
+    """One iteration, from its parts to the report."""
+
+    def __init__(self, models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload) -> None:
+        check_roles(cluster, asked, roles)
+        self.models, self.cluster, self.asked, self.roles, self.job = models, cluster, asked, roles, job
+        self.machine = machine(cluster)
+        self.trainer = replace(cluster, count=roles.train.devices)
+        self.lengths = sequence_lengths(asked, response_lengths(asked))
+        how = (roles.train, roles.packing)
+        self.update = update_report(
+            models.policy, self.trainer, job, mini_batch_lengths(self.lengths, asked), how
+        )
+        self.worst = max(self.update.memory, key=lambda one: one.total_bytes)
+        self.engine: RolloutEngine | None = None
+        self.rollouts: Rollouts | None = None
+        if asked.online:
+            self.engine = RolloutEngine(models.policy, self.machine, self._deployment())
+            self.rollouts = self.engine.rollouts(asked, roles.collection)
+        self.reports: list[tuple[IterationPhase, Report, float]] = []
+
+    def _deployment(self) -> Any:
+        """The engine's deployment, beside what a trainer that stays leaves it."""
+        one, roles = self.roles.rollout, self.roles
+        if not roles.colocated or roles.offload or one.options.memory_fraction is not None:
+            return one
+        memory = self.cluster.accelerator.memory_bytes
+        left = (memory - resident_bytes(self.worst)) / memory * 0.95
+        if left <= 0.05:
+            raise PlanError(
+                f"plan: the trainer's states, {bytes_text(resident_bytes(self.worst))} a device, leave the engine"
+                " nothing; say offload = true, or give it devices of its own with rollout_devices"
+            )
+        return replace(one, options=replace(one.options, memory_fraction=left))
+
+    def _passes(self, name: str, report: Report, times: float, note: str = "", **more: Any) -> IterationPhase:
+        step = report.step_time
+        phase = IterationPhase(
+            name=name, side=TRAINING, seconds=times * step.value, low_s=times * step.low, high_s=times * step.high,
+            note=note, **more,
+        )  # fmt: skip
+        self.reports.append((phase, report, times))
+        return phase
+
+    def _forward(self, model: Model | None) -> Report:
+        how = (self.roles.train, self.roles.packing)
+        return forward_report(model or self.models.policy, self.trainer, self.job, self.lengths, how)
+
+    def training_phases(self) -> list[IterationPhase]:
+        """Scores and updates of an iteration; a critic with devices of its own runs beside."""
+        asked, found = self.asked, []
+        own = self._forward(None) if asked.old_logprobs or asked.reference else None
+        if asked.old_logprobs and asked.online and own is not None:
+            found.append(self._passes("old log-probabilities", own, 1.0, "a forward of the policy"))
+        if asked.reference and asked.task not in ("sft", "reward") and own is not None:
+            found.append(self._passes("reference", own, 1.0, "a forward of its frozen copy"))
+        if asked.online and self.models.reward is not None:
+            found.append(self._passes("reward model", self._forward(self.models.reward), 1.0, self.models.reward.name))
+        found.append(self._passes("updates", self.update, asked.updates, f"{asked.updates} optimizer steps"))
+        return found + (self._critic(found) if asked.task == "ppo" else [])
+
+    def _critic(self, others: list[IterationPhase]) -> list[IterationPhase]:
+        """Values and updates of PPO's critic, in turn with the policy's or beside them."""
+        asked, roles, how = self.asked, self.roles, (self.roles.train, self.roles.packing)
+        critic, where = self.models.critic or self.models.policy, self.trainer
+        if roles.critic_devices:
+            dp = roles.train.dp * roles.critic_devices // roles.train.devices
+            if dp < 1 or dp * roles.train.devices != roles.train.dp * roles.critic_devices:
+                raise PlanError(
+                    f"plan: critic_devices = {roles.critic_devices} hold no whole copies of tp {roles.train.tp} * pp"
+                    f" {roles.train.pp} * cp {roles.train.cp}; nearest: {roles.train.devices}"
+                )
+            how = (replace(roles.train, dp=dp), roles.packing)
+            where = replace(self.cluster, count=roles.critic_devices)
+        scores = forward_report(critic, where, self.job, self.lengths, how)
+        step = update_report(critic, where, self.job, mini_batch_lengths(self.lengths, asked), how)
+        self.critic_memory = max(step.memory, key=lambda one: one.total_bytes)
+        beside = bool(roles.critic_devices)
+        total = scores.step_time.value + asked.updates * step.step_time.value
+        longer = beside and total > sum(one.seconds for one in others)
+        if longer:
+            self.reports = [(replace(phase, beside=True), one, times) for phase, one, times in self.reports]
+            others[:] = [replace(one, beside=True) for one in others]
+        more = {"beside": beside and not longer}
+        return [
+            self._passes("critic values", scores, 1.0, critic.name, **more),
+            self._passes("critic updates", step, asked.updates, f"{asked.updates} optimizer steps", **more),
+        ]
+
+    def moves(self) -> list[IterationPhase]:
+        """Weights to the engine, states to the host and back."""
+        if self.engine is None:
+            return []
+        size = self.engine.made.capacity.weights_bytes
+        sent = transfer_s(self.machine, self.roles, size)
+        found = [self._move("weights to the engine", sent, f"{bytes_text(size)} a device")]
+        if self.roles.colocated and self.roles.offload:
+            note = "weights and optimizer states, each way"
+            found.append(self._move("states to host and back", offload_s(self.machine, self.worst), note))
+        return found
+
+    @staticmethod
+    def _move(name: str, seconds: float, note: str) -> IterationPhase:
+        return IterationPhase(
+            name=name, side=TRANSFER, seconds=seconds, low_s=0.7 * seconds, high_s=3.0 * seconds, note=note
+        )
+
+    def report(self) -> PostTrainingReport:
+        """The report of the iteration."""
+        generation = self._generation()
+        training = self.training_phases()
+        phases = [*generation, *training, *self.moves()]
+        step = self._step(phases)
+        energy = self._energy(step.value)
+        price, carbon = self.cluster.price_usd_per_device_h, self.cluster.carbon_kg_per_j
+        devices = self.roles.devices if self.asked.online else self.roles.train.devices
+        return PostTrainingReport(
+            model=self.models.policy, cluster=self.cluster, asked=self.asked, roles=self.roles, step=step,
+            phases=tuple(phases), memory=tuple(self._memory()), tail=self._tail(), tokens=int(self.lengths.sum()),
+            updates=self.asked.updates, limit=_limit(phases, step.value), idle_share=self._idle(phases, step.value),
+            energy_j=energy, usd=None if price is None else price.value * devices * step.value / 3600.0,
+            carbon_kg=None if carbon is None or energy is None else carbon.value * energy,
+            engine="" if self.rollouts is None else self.rollouts.engine, assumptions=tuple(self._assumptions()),
+        )  # fmt: skip
+
+    def _generation(self) -> list[IterationPhase]:
+        if self.rollouts is None:
+            return []
+        it, one = self.rollouts, self.roles.rollout
+        many = f"{one.instances} instance{'s' if one.instances > 1 else ''} of tp {one.tp}"
+        return [
+            IterationPhase(name="rollouts", side=GENERATION, seconds=it.seconds, low_s=it.low_s, high_s=it.high_s,
+                           note=f"{len(it.generated.ready_s):,} responses by {many}")
+        ]  # fmt: skip
+
+    def _step(self, phases: list[IterationPhase]) -> Estimate:
+        """The iteration's period with its interval: each side at its ends, sides independent of each other."""
+        middle = {side: _sum(phases, side, "seconds") for side in (GENERATION, TRAINING, TRANSFER)}
+        value = self._period(middle)
+        ends = []
+        for end, sign in (("low_s", -1.0), ("high_s", 1.0)):
+            moved = [self._period({**middle, side: _sum(phases, side, end)}) - value for side in middle]
+            ends.append(value + sign * sqrt(sum(max(0.0, sign * each) ** 2 for each in moved)))
+        evidence = min(report.step_time.evidence for _, report, _ in self.reports)
+        return Estimate(value=value, low=max(ends[0], 0.0), high=ends[1], unit="s", evidence=evidence)
+
+    def _period(self, sides: Mapping[str, float]) -> float:
+        if self.rollouts is None:
+            return sum(sides.values())
+        scale = sides[GENERATION] / self.rollouts.seconds
+        ready = self.rollouts.generated.ready_s * scale
+        mode = rollout_schedule(self.roles.mode)
+        return period_s(mode, ready, sides[GENERATION], sides[TRAINING], sides[TRANSFER])
+
+    def _idle(self, phases: list[IterationPhase], step_s: float) -> float:
+        """Share of device seconds in which a device waits [1]: for the tail, for another role, or for moves."""
+        roles, it = self.roles, self.rollouts
+        if it is None:
+            return 0.0
+        busy = roles.rollout_devices * it.seconds * (1.0 - it.idle_share)
+        busy += roles.train.devices * _sum([one for one in phases if "critic" not in one.name], TRAINING, "seconds")
+        busy += (roles.critic_devices or roles.train.devices) * sum(
+            one.seconds for one in phases if "critic" in one.name
+        )
+        return max(0.0, 1.0 - busy / (roles.devices * step_s))
+
+    def _tail(self) -> LongTail | None:
+        it = self.rollouts
+        if it is None:
+            return None
+        ordered = sorted(it.output.tolist())
+        return LongTail(
+            half_s=it.half_s, alike_s=it.alike_s, cost_s=it.tail_s, idle_share=it.idle_share,
+            mean=sum(ordered) / len(ordered), p99=float(ordered[int(0.99 * (len(ordered) - 1))]),
+            most=float(ordered[-1]), mean_batch=it.batch, again_tokens=it.generated.again_tokens,
+            old_share=it.generated.old_share,
+        )  # fmt: skip
+
+    def _memory(self) -> list[RoleMemory]:
+        """Peaks of a device in each role; frozen copies are in host memory between their forwards where `offload`."""
+        capacity, parts = self.cluster.accelerator.memory_bytes, dict(self.worst.categories)
+        frozen = _BF16_BYTES / weight_shards(self.roles.train)
+        if self.asked.reference and self.asked.task in ("grpo", "ppo", "dpo") and not self.roles.offload:
+            parts["reference"] = frozen * self.models.policy.graph.params
+        if self.models.reward is not None and not self.roles.offload:
+            parts["reward model"] = frozen * self.models.reward.graph.params
+        critic = getattr(self, "critic_memory", None)
+        if critic is not None and not self.roles.critic_devices and not self.roles.offload:
+            parts["critic"] = resident_bytes(critic)
+        found = [_held("trainer", parts, capacity)]
+        if critic is not None and self.roles.critic_devices:
+            found.append(_held("critic", dict(critic.categories), capacity))
+        if self.engine is not None:
+            it = self.engine.made.capacity
+            held = {"weights": it.weights_bytes, "KV cache": it.cache_bytes, "workspace": it.workspace_bytes,
+                    "context": it.context_bytes + it.state_bytes}  # fmt: skip
+            if self.roles.colocated and not self.roles.offload:
+                held["trainer's states"] = resident_bytes(self.worst)
+            found.append(_held("engine", held, capacity))
+        return found
+
+    def _energy(self, step_s: float) -> float | None:
+        """Energy of an iteration at the wall [J]: busy phases, and devices that wait."""
+        total = sum(times * report.energy_j_per_step for _, report, times in self.reports)
+        if self.rollouts is None:
+            return total
+        if self.rollouts.power_w is None:
+            return None
+        total += self.rollouts.power_w * self.rollouts.seconds
+        trained = sum(phase.seconds for phase, _, _ in self.reports if not phase.beside)
+        waits = {self.roles.train.devices: max(0.0, step_s - trained)} if not self.roles.colocated else {}
+        rest = step_s - self.rollouts.seconds - (trained if self.roles.colocated else 0.0)
+        for devices, seconds in ((self.roles.rollout_devices, max(0.0, rest)), *waits.items()):
+            total += step_energy_j({"bubble": seconds}, self.cluster, used=devices)
+        return total
+
+    def _assumptions(self) -> list[str]:
+        asked, found = self.asked, []
+        if self.rollouts is not None and not asked.responses:
+            found.append(f"responses are lognormal with a coefficient of variation of {asked.response_cv:g}, cut at"
+                         f" {asked.response_max:,} tokens, {asked.response:,.4g} on average")  # fmt: skip
+        if not self.models.reward and asked.online:
+            found.append("rewards come of a rule that takes no time of the devices")
+        if self.roles.offload and asked.online and self.roles.colocated:
+            found.append("the engine's weights and cache are dropped while the trainer works")
+        return [*found, *(text for text in self.update.assumptions if "MFU" not in text)]
+
+
+def check_roles(cluster: Cluster, asked: PostTraining, roles: Roles) -> None:
+    """Raises `PlanError` for roles that the devices do not hold, or that cannot overlap."""
+    if not asked.online:
+        return
+    rollout_schedule(roles.mode).check(colocated=roles.colocated)
+    if roles.devices > cluster.count:
+        told = f"trainer {roles.train.devices}, engine {roles.rollout_devices}, critic {roles.critic_devices}"
+        raise PlanError(
+            f"plan: the roles take {roles.devices} devices ({told}), {cluster.name} has {cluster.count};"
+            " lower rollout_devices, critic_devices or dp"
+        )
+
+
+def _sum(phases: list[IterationPhase], side: str, name: str) -> float:
+    return float(sum(getattr(one, name) for one in phases if one.side == side and not one.beside))
+
+
+def _held(role: str, parts: Mapping[str, float], capacity: float) -> RoleMemory:
+    return RoleMemory(role=role, bytes=sum(parts.values()), capacity_bytes=capacity, parts=parts)
+
+
+def _limit(phases: list[IterationPhase], step_s: float) -> str:
+    """The longest phases, with their share of an iteration."""
+    longest = sorted((one for one in phases if not one.beside), key=lambda one: -one.seconds)[:2]
+    return ", then ".join(f"{one.name} {one.seconds / step_s:.0%}" for one in longest) + " of the iteration"

@@ -1,0 +1,1 @@
+"""Which responses an iteration of post-training waits for, and what becomes of the rest."""

@@ -1,0 +1,1 @@
+"""When generation and training of post-training follow each other, and how far they may overlap."""

@@ -1,0 +1,1 @@
+"""How sequences of unlike lengths fill the rows of a training batch in post-training."""

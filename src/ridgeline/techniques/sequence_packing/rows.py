@@ -1,0 +1,42 @@
+"""Rows of a training batch: a sequence each with padding, or several packed together."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+import numpy as np
+
+from ridgeline.seams.rollout import Floats, SequencePacking
+from ridgeline.seams.technique import param
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedSequences(SequencePacking):
+    """Packs sequences into rows of about `tokens` tokens, none shorter than the longest sequence, without padding.
+
+    Attention does not cross sequences. All rows are taken to be equally full, as a balanced division of a batch over
+    ranks makes them nearly. Without `tokens` a row is as long as the longest sequence of the batch.
+    """
+
+    key: ClassVar[str] = "packed-sequences"
+    source: ClassVar[tuple[str, ...]] = ("bert-packing",)
+    tokens: int | None = param(None, "token", "tokens of a row", low=1, high=10**8, whole=True)
+
+    def rows(self, lengths: Floats, multiple: int) -> tuple[int, int, float]:
+        """As many rows as the tokens fill, each with an equal part of them."""
+        total, longest = float(lengths.sum()), float(lengths.max())
+        count = multiple * ceil(max(1.0, total / max(longest, self.tokens or 0)) / multiple)
+        return count, max(1, ceil(total / count)), 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedSequences(SequencePacking):
+    """Gives each sequence a row, padded to the longest of the batch."""
+
+    key: ClassVar[str] = "padded-sequences"
+    source: ClassVar[tuple[str, ...]] = ("bert-packing",)
+
+    def rows(self, lengths: Floats, multiple: int) -> tuple[int, int, float]:
+        """A row a sequence; what a multiple lacks is filled with padding."""
+        count, longest = multiple * ceil(len(lengths) / multiple), ceil(float(np.max(lengths)))
+        return count, longest, 1.0 - float(lengths.sum()) / (count * longest)
