@@ -44,7 +44,7 @@ def scenario_of(subject: str, on: str | None, words: Mapping[str, Any], *, plann
         words, WORKLOAD_NAMES | PLAN_NAMES | LIMIT_NAMES, "is an option of serving; add --serve, or leave it out"
     )
     sections = {"workload": WORKLOAD_NAMES, **({"plan": PLAN_NAMES} if planned else {})}
-    tables = _tables(subject, on, words, sections)
+    tables = tables_from(subject, on, words, sections)
     if subject.endswith(".toml"):
         return read_scenario(subject, tables)
     if on is None:
@@ -57,7 +57,7 @@ def serving_scenario_of(
 ) -> ServingScenario:
     """The serving scenario that a command line describes; flags win over the file, whose words `apart` are not read."""
     _refuse_others(words, TRAFFIC_NAMES | DEPLOYMENT_NAMES | {"batch"}, "is an option of training, not of serving")
-    tables = _tables(subject, on, words, {"workload": TRAFFIC_NAMES, "plan": DEPLOYMENT_NAMES})
+    tables = tables_from(subject, on, words, {"workload": TRAFFIC_NAMES, "plan": DEPLOYMENT_NAMES})
     if not subject.endswith(".toml") and on is None:
         raise InputError("say which machine, e.g. --on 8xH100-SXM", field="--on")
     found = read_serving(subject, tables, apart=apart) if subject.endswith(".toml") else serving_from_words(tables)
@@ -108,7 +108,7 @@ def _refuse_others(words: Mapping[str, Any], known: frozenset[str], said: str) -
             raise InputError(said, field=flag_of(name))
 
 
-def _tables(
+def tables_from(
     subject: str, on: str | None, words: Mapping[str, Any], sections: Mapping[str, frozenset[str]]
 ) -> dict[str, dict[str, object]]:
     """The tables of a scenario that flags stand for; the model's where the subject is no scenario."""

@@ -7,6 +7,7 @@ from typing import Any
 from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS
 from ridgeline.api.verb import REQUIRED, VERBS, Argument, Verb
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.post_training_fields import OWN_FIELDS, ROLE_FIELDS
 from ridgeline.scenario.sampling_fields import PICTURE_FIELDS
 from ridgeline.scenario.serving_fields import (
     BATCH_FIELDS,
@@ -72,6 +73,7 @@ VERBS["plan"] = Verb(
     epilog="""\b
 Examples:
   ridgeline plan llama-3.1-8b --on 8xH100-SXM --seq-len 8192 --tokens 100B
+  ridgeline plan qwen3-32b --on 64xH100-SXM --task grpo --response 4k
   ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
     own={
@@ -100,6 +102,7 @@ Examples:
         "Serving: traffic and objective": TRAFFIC_FIELDS,
         "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
         "Serving: weights in host memory": HOST_FIELDS,
+        "Post-training": (*OWN_FIELDS, *ROLE_FIELDS),
     },
 )  # fmt: skip
 VERBS["predict"] = Verb(
@@ -111,6 +114,7 @@ Examples:
   ridgeline predict llama-3.1-8b --on 8xH100-SXM --zero 3 --micro-batch 1
   ridgeline predict llama-3.1-8b --serve --on 1xH100-SXM --batch 32
   ridgeline predict flux.1-dev --on h100 --steps 28
+  ridgeline predict qwen3-32b --on 64xH100-SXM --task grpo --prompts 64
   ridgeline predict resnet-50 --serve --on h100 --batch 32
   ridgeline predict mixtral-8x7b --serve --on 1xRTX-4090
       --offload computed --cpu Xeon-Gold-6454S --dram 512GB""",
@@ -121,7 +125,10 @@ Examples:
         "longest": _option(bool, "--longest", "also the longest sequence of training that fits in memory", False),
         "quick": _QUICK,
     },
-    fields={**_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS, "Pictures": PICTURE_FIELDS},
+    fields={
+        **_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS, "Pictures": PICTURE_FIELDS,
+        "Post-training": (*OWN_FIELDS, *ROLE_FIELDS),
+    },
 )  # fmt: skip
 VERBS["simulate"] = Verb(
     run="simulating.simulate",

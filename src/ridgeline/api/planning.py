@@ -32,6 +32,12 @@ def plan(given: SimpleNamespace) -> Answer:
 def _plan_at(given: SimpleNamespace) -> Answer:
     """The best plans at one power limit."""
     take_machine_words(given)
+    from ridgeline.scenario.post_training import names_post_training
+
+    if names_post_training(given.subject, given.words):
+        from ridgeline.api.post_training import plan_iteration
+
+        return plan_iteration(given)
     if given.serve:
         from ridgeline.api.deploying import plan_serving, rent_serving
 
@@ -137,6 +143,12 @@ def _refuse_idle(given: SimpleNamespace) -> None:
 def predict(given: SimpleNamespace) -> Answer:
     """Prints one plan's report, or what else is predicted; raises NoPlanError when it does not fit in memory."""
     take_machine_words(given)
+    from ridgeline.scenario.post_training import names_post_training
+
+    if names_post_training(given.subject, given.words):
+        from ridgeline.api.post_training import predict_iteration
+
+        return predict_iteration(given)
     if given.longest and given.serve:
         raise InputError("is a question about training; leave it out, or --serve", field="--longest")
     if given.serve and _is_network(given.subject):

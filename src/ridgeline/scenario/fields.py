@@ -14,6 +14,7 @@ from typing import Any
 from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
 from ridgeline.facts.policies import FRAMEWORKS
 from ridgeline.graph.workload import PRECISIONS, Task
+from ridgeline.plan.post_training import TASKS as POST_TASKS
 from ridgeline.scenario.synonyms import called_here
 from ridgeline.seams.recompute import SELECTIVE
 from ridgeline.seams.registry import listed, made, names, technique
@@ -144,6 +145,17 @@ def yes(name: str, help_: str) -> Field:
     return Field(name=name, read=_switch, help=help_, switch=True)
 
 
+def text(name: str, help_: str) -> Field:
+    """A field that is a text: a name, or the path of a file."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{shown(value)} is not a name")
+        return value.strip()
+
+    return Field(name=name, read=read, help=help_)
+
+
 def _techniques(value: object) -> tuple[str, ...]:
     """Techniques from a list of names or tables, or from names in one text, apart by commas outside brackets."""
     parts = re.split(r",(?![^(]*\))", value) if isinstance(value, str) else value
@@ -228,12 +240,21 @@ def _framework(value: object) -> str:
 
 _TASKS = tuple(task.value for task in Task)
 
+
+def _task(value: object) -> Task:
+    """What a training step trains; post-training has its own scenario, which `predict` and `plan` read."""
+    if str(value).casefold() in POST_TASKS:
+        raise ValueError(f"{shown(value)} is post-training, which `predict` and `plan` answer; here {', '.join(_TASKS)}")
+    found: Task = _choice(_TASKS, Task)(value)
+    return found
+
+
 WORKLOAD_FIELDS: tuple[Field, ...] = (
     Field(
         name="task",
-        read=_choice(_TASKS, Task),
-        help="what is trained",
-        choices=_TASKS,
+        read=_task,
+        help="what is trained; grpo to reward are post-training",
+        choices=(*_TASKS, *POST_TASKS),
         write=lambda task: task.value,
     ),
     whole("seq_len", "tokens per sequence", most=_LONGEST),

@@ -1,0 +1,135 @@
+"""A scenario of post-training: policy, cluster, what an iteration asks for and how its roles are divided."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.errors import InputError, RidgelineError
+from ridgeline.facts.lengths import is_law
+from ridgeline.facts.user_files import SCENARIO, read_user_file
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.post_training import PAIRED, TASKS, PostTraining
+from ridgeline.scenario.assumed import fill_precision
+from ridgeline.scenario.fields import read_fields
+from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
+from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, tables_of
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Cluster
+    from ridgeline.graph.model import Model
+
+_OF_ITERATION = frozenset(vars(PostTraining()))
+_ASSUMED = {"prompts": 128, "samples": 8, "prompt": 512.0, "response": 1024.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostTrainingScenario:
+    """What to predict or plan for; `stated` are the words of the plan, `job` how the trainer computes."""
+
+    model: Model
+    cluster: Cluster
+    asked: PostTraining
+    job: Workload
+    reward: Model | None = None
+    critic: Model | None = None
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    file: str | None = None
+
+
+def names_post_training(subject: str, words: Mapping[str, Any]) -> bool:
+    """Whether flags, or else a scenario file that can be read, ask for a task of post-training."""
+    if words.get("task") is not None:
+        return str(words["task"]).casefold() in TASKS
+    if not subject.endswith(".toml"):
+        return False
+    try:
+        content = tomllib.loads(read_user_file(subject, SCENARIO).text())
+    except (InputError, ValueError, RecursionError):
+        return False
+    workload = content.get("workload")
+    return isinstance(workload, dict) and str(workload.get("task")).casefold() in TASKS
+
+
+def read_post_training(path: str | Path, words: Mapping[str, Table] | None = None) -> PostTrainingScenario:
+    """The scenario in a TOML file; raises InputError with file, line and field for anything that cannot be used."""
+    return _build(*tables_of(path, words))
+
+
+def post_training_from_words(words: Mapping[str, Table]) -> PostTrainingScenario:
+    """The scenario that tables describe; raises `InputError` with the flag at fault."""
+    return _build(words, Place(file=None, folder=Path(), lines={}))
+
+
+def _build(tables: Mapping[str, Table], place: Place) -> PostTrainingScenario:
+    model, cluster, _ = model_and_cluster(tables, place)
+    if cluster.mixed is not None:
+        raise place.fail("cluster", "", "has unlike devices; post-training is predicted on devices of one kind")
+    values = read_fields(tables.get("workload", {}), POST_TRAINING_FIELDS, failing("workload", place))
+    task = values.setdefault("task", "grpo")
+    _check_idle(values, place)
+    if "responses" in values and not is_law(values["responses"]):
+        values["responses"] = str((place.folder / values["responses"]).resolve())
+    assumed = tuple(_fill(values, task))
+    others = {name: _model(values.pop(name), name, place) for name in ("reward_model", "critic") if name in values}
+    names = {name: one.name for name, one in others.items()}
+    of_job = {name: value for name, value in values.items() if name not in _OF_ITERATION}
+    stated_format: Table = {"precision": of_job["precision"]} if "precision" in of_job else {}
+    assumed += guarded("workload", stated_format, place, lambda: tuple(fill_precision(of_job, cluster)))
+    of_iteration = {name: value for name, value in values.items() if name in _OF_ITERATION}
+    asked = guarded("workload", {}, place, lambda: PostTraining(**of_iteration, **names))
+    return PostTrainingScenario(
+        model=model, cluster=cluster, asked=asked, reward=others.get("reward_model"), critic=others.get("critic"),
+        job=guarded("workload", {}, place, lambda: Workload(seq_len=1, global_batch=1, **of_job)),
+        stated=read_fields(tables.get("plan", {}), POST_PLAN_FIELDS, failing("plan", place)),
+        assumed=assumed, file=place.file,
+    )  # fmt: skip
+
+
+def _check_idle(values: Mapping[str, Any], place: Place) -> None:
+    """Raises for words that would change nothing in a task."""
+    task = values["task"]
+    idle = {"critic": ("ppo",), "reward_model": ("grpo", "ppo"), "old_logprobs": ("grpo", "ppo"),
+            "reference": ("grpo", "ppo", "dpo"), "samples": ("grpo", "ppo")}  # fmt: skip
+    for name, tasks in idle.items():
+        if name in values and task not in tasks:
+            raise place.fail("workload", name, f"is of {', '.join(tasks)}, and the task is {task}; leave it out")
+    if "responses" in values and ("response" in values or "response_cv" in values):
+        told = "says the lengths of all responses; leave out response and response_cv"
+        raise place.fail("workload", "responses", told)
+
+
+def _fill(values: dict[str, Any], task: str) -> list[str]:
+    """Puts in what was left out, and says so; paired tasks have two responses to a prompt, `sft` one."""
+    if task in PAIRED or task == "sft":
+        values["samples"] = 2 if task in PAIRED else 1
+    if task == "sft":
+        values["reference"] = False
+    told = []
+    for name, usual in _ASSUMED.items():
+        if name not in values and not (name == "response" and "responses" in values):
+            values[name] = 1 if name == "samples" and task == "ppo" else usual
+            told.append(f"{name} = {values[name]:g}, as none was given")
+    if "response_max" not in values:
+        values["response_max"] = round(4 * values.get("response", 2048))
+        told.append(f"response_max = {values['response_max']} tokens, as none was given")
+    elif "response" in told and values["response"] > values["response_max"]:
+        values["response"] = float(values["response_max"])
+    if "responses" in values:
+        values["response"] = min(1024.0, float(values["response_max"]))
+    elif "response_cv" not in values:
+        told.append(f"response_cv = {PostTraining.response_cv:g} (assumed), as none was given")
+    return told
+
+
+def _model(name: str, word: str, place: Place) -> Model:
+    from ridgeline.graph.load import load
+
+    try:
+        return load(name)
+    except RidgelineError as error:
+        raise place.fail("workload", word, str(error)) from None

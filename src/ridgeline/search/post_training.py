@@ -1,0 +1,305 @@
+"""How devices are split between generation and training: every split bounded, the promising ones predicted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ridgeline.cost.machine import machine
+from ridgeline.errors import NoPlanError, PlanError
+from ridgeline.facts.records import Cluster
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.engine_options import EngineOptions
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.post_training import PostTraining, Roles
+from ridgeline.predict import Predictor
+from ridgeline.predict.post_training import Models, check_roles, predict_post_training
+from ridgeline.predict.post_training_passes import batch_workload, mini_batch_lengths, sequence_lengths
+from ridgeline.predict.rollouts import response_lengths
+from ridgeline.report.post_training import PostTrainingReport
+from ridgeline.search.complete import complete
+from ridgeline.search.search import Searcher
+from ridgeline.search.space import Space
+from ridgeline.seams.rollout import rollout_schedule
+from ridgeline.serving.engine import Engine, engine
+from ridgeline.serving.metrics import decode_parts
+from ridgeline.serving.step import StepTables
+
+_ROLE_WORDS = (
+    "rollout_devices", "rollout_tp", "rollout_pp", "rollout_ep", "rollout_engine", "rollout_weights", "rollout_memory",
+    "offload_trainer", "critic_devices", "rollout_mode", "rollout_collection", "sequence_packing",
+)  # fmt: skip
+_ENGINE, _OVERLAPPED = "vllm", "off-policy"
+_SEARCHED = Space(
+    schedules=("1f1b",), zero=(0, 1, 3), overlap_tensor=(False,), offload_optimizer=(False,), recompute_shares=(1.0,),
+    max_cp=8, max_pp=16, max_micro_batch=4, context_style=("ring",), balance_stages=False,
+)  # fmt: skip
+_TRAINER_BUDGET, _PREDICTED = 8, 6  # plans of a trainer that are simulated, and splits that are predicted whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostTrainingAsked:
+    """What a split is searched for: models, devices, an iteration, and the words of the plan that are kept."""
+
+    models: Models
+    cluster: Cluster
+    asked: PostTraining
+    job: Workload
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def of_trainer(self) -> dict[str, Any]:
+        """Words of the trainer's plan that are kept."""
+        return {name: value for name, value in self.stated.items() if name not in _ROLE_WORDS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSearch:
+    """The best splits, quickest first, with the search's own account.
+
+    `bounded` splits were bounded and `predicted` of them predicted; `least_s` [s] is the lowest bound of those that
+    were not, None where none is left.
+    """
+
+    best: tuple[PostTrainingReport, ...]
+    bounded: int
+    predicted: int
+    least_s: float | None
+    seconds: float
+
+    @property
+    def on_policy(self) -> PostTrainingReport | None:
+        """The quickest split whose responses are all of the newest weights."""
+        return next((one for one in self.best if not rollout_schedule(one.roles.mode).versions_behind()), None)
+
+
+def deployment_of(asked: PostTrainingAsked, devices: int, tp: int) -> Deployment:
+    """The engine's instances on some devices, at a tensor-parallel degree."""
+    said = asked.stated
+    name, _, version = str(said.get("rollout_engine", _ENGINE)).partition(" ")
+    pp = int(said.get("rollout_pp", 1))
+    options = EngineOptions(memory_fraction=said.get("rollout_memory"))
+    if devices < tp * pp:
+        raise PlanError(f"plan: rollout_tp {tp} * rollout_pp {pp} = {tp * pp} needs more than {devices} devices")
+    return Deployment(
+        engine=name, version=version.strip(), tp=tp, pp=pp, ep=int(said.get("rollout_ep", 1)),
+        instances=devices // (tp * pp), weights=said.get("rollout_weights", ""), options=options,
+    )  # fmt: skip
+
+
+def roles_of(asked: PostTrainingAsked) -> tuple[Roles, tuple[str, ...]]:
+    """The roles that a plan's words describe, made whole: the quickest trainer that keeps them, the least engine.
+
+    Raises `PlanError` for roles that cannot be so, `NoPlanError` where no engine holds the policy.
+    """
+    said, cluster, told = asked.stated, asked.cluster, []
+    apart, critic = said.get("rollout_devices"), int(said.get("critic_devices", 0))
+    left = cluster.count - critic - (apart or 0)
+    if left < 1:
+        raise PlanError(
+            f"plan: rollout_devices {apart or 0} and critic_devices {critic} leave the trainer none of"
+            f" {cluster.count}; lower one of them"
+        )
+    train = trainer(asked, left)
+    stated = {name: getattr(train, name) for name in ("tp", "pp", "dp", "zero") if name not in asked.of_trainer}
+    if stated:
+        told.append(", ".join(f"{name} {value}" for name, value in stated.items()) + ": the quickest found that fits")
+    if not asked.asked.online:
+        return replace(_roles(asked, train, Deployment()), colocated=True), tuple(told)
+    devices = apart or cluster.count - critic
+    if "rollout_tp" in said:
+        engine_ = deployment_of(asked, devices, said["rollout_tp"])
+    else:
+        engine_ = _least_engine(asked, devices)
+        told.append(f"rollout_tp = {engine_.tp}: the fewest devices that hold the policy and a cache")
+    return _roles(asked, train, engine_), tuple(told)
+
+
+def _roles(asked: PostTrainingAsked, train: Plan, deployment: Deployment, **more: Any) -> Roles:
+    said = asked.stated
+    words = {"offload": said.get("offload_trainer"), "critic_devices": said.get("critic_devices"),
+             "mode": said.get("rollout_mode"), "collection": said.get("rollout_collection"),
+             "packing": said.get("sequence_packing")}  # fmt: skip
+    given = {name: value for name, value in words.items() if value is not None}
+    return Roles(train=train, rollout=deployment, colocated="rollout_devices" not in said, **{**given, **more})
+
+
+def trainer_workload(asked: PostTrainingAsked, devices: int) -> Workload:
+    """An optimizer step as every division of some devices can run it, for the search of the trainer's plan."""
+    lengths = mini_batch_lengths(sequence_lengths(asked.asked, response_lengths(asked.asked)), asked.asked)
+    nominal = Plan(dp=max(1, min(devices, len(lengths))), tp=8, cp=8)
+    return batch_workload(asked.job, lengths, nominal, asked.stated.get("sequence_packing", Roles().packing))
+
+
+def trainer(asked: PostTrainingAsked, devices: int) -> Plan:
+    """The quickest plan of the trainer on some devices that keeps what is stated; raises `NoPlanError` for none."""
+    where = replace(asked.cluster, count=devices)
+    return complete(asked.models.policy, where, trainer_workload(asked, devices), asked.of_trainer)
+
+
+def _least_engine(asked: PostTrainingAsked, devices: int) -> Deployment:
+    """The engine on the fewest devices that hold the policy with cache for some long sequences."""
+    where, most = machine(asked.cluster), asked.asked.prompt + asked.asked.response_max
+    error: NoPlanError | None = None
+    for tp in engine_degrees(asked, devices):
+        one = deployment_of(asked, devices, tp)
+        try:
+            if engine(asked.models.policy, where, one, offline=True).capacity.cache_tokens >= 8 * most:
+                return one
+        except NoPlanError as why:
+            error = why
+    raise error or NoPlanError(
+        f"no engine on up to {devices} devices keeps a cache of 8 sequences of {most:,.0f} tokens;"
+        " say rollout_tp, or lower response_max"
+    )
+
+
+def engine_degrees(asked: PostTrainingAsked, devices: int) -> list[int]:
+    """Tensor-parallel degrees of an engine: powers of two within a node, then whole nodes."""
+    node = asked.cluster.node_devices
+    found = [1 << power for power in range(node.bit_length()) if (1 << power) <= min(node, devices)]
+    return found + [many * node for many in (2, 4, 8) if many * node <= devices]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Split:
+    """A split with a lower bound of its iteration [s]."""
+
+    bound_s: float
+    train_devices: int
+    deployment: Deployment
+    colocated: bool
+    mode: str
+
+
+class _SplitSearcher:
+    """One search over splits."""
+
+    def __init__(self, asked: PostTrainingAsked) -> None:
+        self.asked, self.machine = asked, machine(asked.cluster)
+        self.output = response_lengths(asked.asked)
+        self.trainers: dict[int, Plan | None] = {}
+        self.device_s = self._device_s()
+
+    def _device_s(self) -> float:
+        """Device seconds that the updates of an iteration take at least [s]."""
+        it, devices = self.asked, self.asked.cluster.count
+        predictor = Predictor(it.models.policy, it.cluster, trainer_workload(it, devices))
+        searcher = Searcher(predictor, replace(_SEARCHED, fixed=it.of_trainer))
+        searcher.bound()
+        return searcher.device_s * it.asked.updates
+
+    def rollout_bound_s(self, one: Deployment) -> float:
+        """The least time of the rollouts [s]: the longest response alone, or all tokens at the widest decode batch.
+
+        A decode step of more sequences takes no less, and makes more tokens a second; prompts are left out.
+        """
+        made = engine(self.asked.models.policy, self.machine, one, offline=True)
+        mean, longest = float(self.output.mean()), int(self.output.max())
+        prompt = max(1, round(self.asked.asked.prompt))
+        tables = made.tables(longest_prompt=prompt, longest=prompt + longest)
+        context = prompt + 0.5 * mean
+        fits = made.capacity.cache_tokens / context
+        widest = max(1.0, min(made.policy.max_seqs, fits, len(self.output) / one.instances))
+        alone, step = (_device_s(made, tables, *at) for at in ((1.0, prompt + 1.0), (widest, context)))
+        return max(alone * (longest - 1), float(self.output.sum()) / one.instances / widest * step)
+
+    def splits(self) -> Iterator[_Split]:
+        """Every split with its bound: all devices in turn, or whole nodes for the engine."""
+        asked, said = self.asked, self.asked.stated
+        total = asked.cluster.count - int(said.get("critic_devices", 0))
+        unit = min(asked.cluster.node_devices, max(1, total // 8)) if total > 1 else 1
+        counts = [said["rollout_devices"]] if "rollout_devices" in said else list(range(unit, total, unit))
+        ways = [(total, True, said.get("rollout_mode", "synchronous"))] if "rollout_devices" not in said else []
+        ways += [(count, False, said.get("rollout_mode", _OVERLAPPED)) for count in counts]
+        for devices, colocated, mode in ways:
+            schedule = rollout_schedule(mode)
+            if colocated and (schedule.versions_behind() or schedule.pieces() > 1):
+                continue
+            train = total if colocated else total - devices
+            work = self.device_s / train
+            degrees = [said["rollout_tp"]] if "rollout_tp" in said else engine_degrees(asked, devices)
+            for tp in degrees:
+                try:
+                    one = deployment_of(asked, devices, tp)
+                    rollout = self.rollout_bound_s(one)
+                except (NoPlanError, PlanError):
+                    continue
+                overlap = schedule.versions_behind() > 0 or schedule.pieces() > 1
+                bound = max(rollout, work) if overlap else rollout + work
+                yield _Split(bound_s=bound, train_devices=train, deployment=one, colocated=colocated, mode=mode)
+
+    def train_plan(self, devices: int) -> Plan | None:
+        """The trainer's plan on some devices; None where nothing fits."""
+        if devices not in self.trainers:
+            it = self.asked
+            where = replace(it.cluster, count=devices)
+            predictor = Predictor(it.models.policy, where, trainer_workload(it, devices))
+            searcher = Searcher(predictor, replace(_SEARCHED, fixed=it.of_trainer))
+            found = searcher.ranked(top=1, budget=_TRAINER_BUDGET).plans
+            self.trainers[devices] = found[0][1] if found else None
+        return self.trainers[devices]
+
+    def report(self, split: _Split) -> PostTrainingReport | None:
+        """A split predicted whole; None where its trainer or engine does not fit."""
+        it = self.asked
+        train = self.train_plan(split.train_devices)
+        if train is None:
+            return None
+        roles = _roles(it, train, split.deployment)
+        roles = replace(roles, colocated=split.colocated, mode=split.mode)
+        try:
+            check_roles(it.cluster, it.asked, roles)
+            found = predict_post_training(it.models, it.cluster, it.asked, roles, it.job)
+        except (PlanError, NoPlanError):
+            return None
+        return found if found.fits else None
+
+
+def _device_s(made: Engine, tables: StepTables, sequences: float, context: float) -> float:
+    """What the devices of an engine take for a decode step [s]; the host's part may run beside."""
+    return sum(value for name, value in decode_parts(made, tables, sequences, context).items() if name != "host")
+
+
+def search_post_training(asked: PostTrainingAsked, *, top: int = 5) -> SplitSearch:
+    """The quickest splits of the devices between generation and training; raises `NoPlanError` where none fits.
+
+    Splits are predicted in the order of their bounds until no bound is below the best found; the devices in turn, which
+    trains on the newest weights, is always one of them.
+    """
+    started = time.perf_counter()
+    if not asked.asked.online:
+        roles, _ = roles_of(asked)
+        found = predict_post_training(asked.models, asked.cluster, asked.asked, roles, asked.job)
+        return SplitSearch(
+            best=(found,), bounded=1, predicted=1, least_s=None, seconds=time.perf_counter() - started
+        )
+    searcher = _SplitSearcher(asked)
+    splits = sorted(searcher.splits(), key=lambda one: one.bound_s)
+    reports: list[PostTrainingReport] = []
+    first = next((one for one in splits if one.colocated), None)
+    order = [*([first] if first else []), *(one for one in splits if one is not first)]
+    predicted, least = 0, None
+    for split in order:
+        best = min((one.step.value for one in reports), default=np.inf)
+        if split is not first and (split.bound_s >= best or (predicted >= _PREDICTED and reports)):
+            least = split.bound_s
+            break
+        found_ = searcher.report(split)
+        predicted += 1
+        reports += [found_] if found_ is not None else []
+    if not reports:
+        raise NoPlanError(
+            f"no split of {asked.cluster.count} x {asked.cluster.accelerator.name} holds trainer and engine of"
+            f" {asked.models.policy.name} ({len(splits)} bounded); add devices, or lower mini_batch or response_max"
+        )
+    reports.sort(key=lambda one: one.step.value)
+    return SplitSearch(
+        best=tuple(reports[:top]), bounded=len(splits), predicted=predicted, least_s=least,
+        seconds=time.perf_counter() - started,
+    )  # fmt: skip
