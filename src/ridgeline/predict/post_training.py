@@ -109,7 +109,7 @@ class _Iteration:
             found.append(self._passes("reference", own, 1.0, "a forward of its frozen copy"))
         if asked.online and self.models.reward is not None:
             found.append(self._passes("reward model", self._forward(self.models.reward), 1.0, self.models.reward.name))
-        found.append(self._passes("updates", self.update, asked.updates, f"{asked.updates} optimizer steps"))
+        found.append(self._passes("updates", self.update, asked.updates, _steps(asked.updates)))
         return found + (self._critic(found) if asked.task == "ppo" else [])
 
     def _critic(self, others: list[IterationPhase]) -> list[IterationPhase]:
@@ -137,7 +137,7 @@ class _Iteration:
         more = {"beside": beside and not longer}
         return [
             self._passes("critic values", scores, 1.0, critic.name, **more),
-            self._passes("critic updates", step, asked.updates, f"{asked.updates} optimizer steps", **more),
+            self._passes("critic updates", step, asked.updates, _steps(asked.updates), **more),
         ]
 
     def moves(self) -> list[IterationPhase]:
@@ -276,7 +276,7 @@ class _Iteration:
             found.append("rewards come of a rule that takes no time of the devices")
         if self.roles.offload and asked.online and self.roles.colocated:
             found.append("the engine's weights and cache are dropped while the trainer works")
-        return [*found, *(text for text in self.update.assumptions if "MFU" not in text)]
+        return [*found, *(text for text in self.update.assumptions if not _of_a_step(text))]
 
 
 def check_roles(cluster: Cluster, asked: PostTraining, roles: Roles) -> None:
@@ -290,6 +290,15 @@ def check_roles(cluster: Cluster, asked: PostTraining, roles: Roles) -> None:
             f"plan: the roles take {roles.devices} devices ({told}), {cluster.name} has {cluster.count};"
             " lower rollout_devices, critic_devices or dp"
         )
+
+
+def _steps(count: int) -> str:
+    return f"{count} optimizer step{'s' if count > 1 else ''}"
+
+
+def _of_a_step(text: str) -> bool:
+    """Whether a training report's assumption says nothing of an iteration."""
+    return "MFU" in text or "positions are padding" in text
 
 
 def _sum(phases: list[IterationPhase], side: str, name: str) -> float:

@@ -40,6 +40,7 @@ _SEARCHED = Space(
     max_cp=8, max_pp=16, max_micro_batch=4, context_style=("ring",), balance_stages=False,
 )  # fmt: skip
 _TRAINER_BUDGET, _PREDICTED = 8, 6  # plans of a trainer that are simulated, and splits that are predicted whole
+_FLOW_POINTS = 24  # lengths between which a batch is taken to be even
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +169,10 @@ def engine_degrees(asked: PostTrainingAsked, devices: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Split:
-    """A split with a lower bound of its iteration [s]."""
+    """A split with a lower bound of its iteration, and what it takes where sequences flow evenly [s]."""
 
     bound_s: float
+    near_s: float
     train_devices: int
     deployment: Deployment
     colocated: bool
@@ -184,6 +186,7 @@ class _SplitSearcher:
         self.asked, self.machine = asked, machine(asked.cluster)
         self.output = response_lengths(asked.asked)
         self.trainers: dict[int, Plan | None] = {}
+        self.engines: dict[Deployment, tuple[Engine, StepTables]] = {}
         self.device_s = self._device_s()
 
     def _device_s(self) -> float:
@@ -194,20 +197,38 @@ class _SplitSearcher:
         searcher.bound()
         return searcher.device_s * it.asked.updates
 
-    def rollout_bound_s(self, one: Deployment) -> float:
-        """The least time of the rollouts [s]: the longest response alone, or all tokens at the widest decode batch.
+    def rollout_s(self, one: Deployment) -> tuple[float, float]:
+        """The least time of the rollouts, and what they take when sequences flow evenly [s].
 
-        A decode step of more sequences takes no less, and makes more tokens a second; prompts are left out.
+        Least: the longest response alone, or all tokens at the widest decode batch; a step of more sequences takes no
+        less, and makes more tokens a second. The flow adds up steps at the batch that is left when so many tokens
+        have been made; what does not fit at once follows at the widest batch. Prompts are left out of both.
         """
-        made = engine(self.asked.models.policy, self.machine, one, offline=True)
-        mean, longest = float(self.output.mean()), int(self.output.max())
-        prompt = max(1, round(self.asked.asked.prompt))
-        tables = made.tables(longest_prompt=prompt, longest=prompt + longest)
-        context = prompt + 0.5 * mean
-        fits = made.capacity.cache_tokens / context
-        widest = max(1.0, min(made.policy.max_seqs, fits, len(self.output) / one.instances))
-        alone, step = (_device_s(made, tables, *at) for at in ((1.0, prompt + 1.0), (widest, context)))
-        return max(alone * (longest - 1), float(self.output.sum()) / one.instances / widest * step)
+        made, tables = self._engine(one)
+        prompt, ordered = max(1.0, round(self.asked.asked.prompt)), np.sort(self.output).astype(float)
+        context, each = prompt + 0.5 * ordered.mean(), len(ordered) / one.instances
+        widest = max(1.0, min(made.policy.max_seqs, made.capacity.cache_tokens / context, each))
+        wide_s = _device_s(made, tables, widest, context) / widest
+        alone = _device_s(made, tables, 1.0, prompt + 1.0) * (ordered[-1] - 1.0)
+        places = np.unique(np.quantile(ordered, np.linspace(0.0, 1.0, _FLOW_POINTS)))
+        flow, begun = 0.0, 0.0
+        for ends in places.tolist():
+            live = max(1.0, each * float((ordered > 0.5 * (begun + ends)).mean()))
+            batch = min(live, widest)
+            step = _device_s(made, tables, batch, prompt + 0.5 * (begun + ends))
+            flow += (ends - begun) * (step + (live - batch) * wide_s)
+            begun = ends
+        return max(alone, each * float(ordered.mean()) * wide_s), flow
+
+    def _engine(self, one: Deployment) -> tuple[Engine, StepTables]:
+        """An engine and its tables; those of more instances are the same."""
+        alike = replace(one, instances=1)
+        if alike not in self.engines:
+            made = engine(self.asked.models.policy, self.machine, alike, offline=True)
+            prompt = max(1, round(self.asked.asked.prompt))
+            longest = prompt + int(self.output.max())
+            self.engines[alike] = (made, made.tables(longest_prompt=prompt, longest=longest))
+        return self.engines[alike]
 
     def splits(self) -> Iterator[_Split]:
         """Every split with its bound: all devices in turn, or whole nodes for the engine."""
@@ -227,12 +248,14 @@ class _SplitSearcher:
             for tp in degrees:
                 try:
                     one = deployment_of(asked, devices, tp)
-                    rollout = self.rollout_bound_s(one)
+                    least, flow = self.rollout_s(one)
                 except (NoPlanError, PlanError):
                     continue
                 overlap = schedule.versions_behind() > 0 or schedule.pieces() > 1
-                bound = max(rollout, work) if overlap else rollout + work
-                yield _Split(bound_s=bound, train_devices=train, deployment=one, colocated=colocated, mode=mode)
+                bound, near = ((max if overlap else _added)(time_s, work) for time_s in (least, flow))
+                yield _Split(
+                    bound_s=bound, near_s=near, train_devices=train, deployment=one, colocated=colocated, mode=mode
+                )
 
     def train_plan(self, devices: int) -> Plan | None:
         """The trainer's plan on some devices; None where nothing fits."""
@@ -261,6 +284,10 @@ class _SplitSearcher:
         return found if found.fits else None
 
 
+def _added(first: float, second: float) -> float:
+    return first + second
+
+
 def _device_s(made: Engine, tables: StepTables, sequences: float, context: float) -> float:
     """What the devices of an engine take for a decode step [s]; the host's part may run beside."""
     return sum(value for name, value in decode_parts(made, tables, sequences, context).items() if name != "host")
@@ -269,8 +296,8 @@ def _device_s(made: Engine, tables: StepTables, sequences: float, context: float
 def search_post_training(asked: PostTrainingAsked, *, top: int = 5) -> SplitSearch:
     """The quickest splits of the devices between generation and training; raises `NoPlanError` where none fits.
 
-    Splits are predicted in the order of their bounds until no bound is below the best found; the devices in turn, which
-    trains on the newest weights, is always one of them.
+    Splits whose lower bound is above the best found are dropped; the others are predicted in the order of what they take
+    where sequences flow evenly, the devices in turn first, which trains on the newest weights.
     """
     started = time.perf_counter()
     if not asked.asked.online:
@@ -280,16 +307,19 @@ def search_post_training(asked: PostTrainingAsked, *, top: int = 5) -> SplitSear
             best=(found,), bounded=1, predicted=1, least_s=None, seconds=time.perf_counter() - started
         )
     searcher = _SplitSearcher(asked)
-    splits = sorted(searcher.splits(), key=lambda one: one.bound_s)
-    reports: list[PostTrainingReport] = []
+    splits = sorted(searcher.splits(), key=lambda one: one.near_s)
     first = next((one for one in splits if one.colocated), None)
     order = [*([first] if first else []), *(one for one in splits if one is not first)]
-    predicted, least = 0, None
+    reports: list[PostTrainingReport] = []
+    left: list[_Split] = []
+    predicted = 0
     for split in order:
         best = min((one.step.value for one in reports), default=np.inf)
-        if split is not first and (split.bound_s >= best or (predicted >= _PREDICTED and reports)):
-            least = split.bound_s
-            break
+        if split.bound_s >= best:
+            continue
+        if predicted >= _PREDICTED and reports:
+            left.append(split)
+            continue
         found_ = searcher.report(split)
         predicted += 1
         reports += [found_] if found_ is not None else []
@@ -299,6 +329,7 @@ def search_post_training(asked: PostTrainingAsked, *, top: int = 5) -> SplitSear
             f" {asked.models.policy.name} ({len(splits)} bounded); add devices, or lower mini_batch or response_max"
         )
     reports.sort(key=lambda one: one.step.value)
+    least = min((one.bound_s for one in left if one.bound_s < reports[0].step.value), default=None)
     return SplitSearch(
         best=tuple(reports[:top]), bounded=len(splits), predicted=predicted, least_s=least,
         seconds=time.perf_counter() - started,

@@ -26,6 +26,7 @@ from ridgeline.validate.notes import is_language
 from ridgeline.validate.offload import OffloadRows
 from ridgeline.validate.offload_rows import on_processors
 from ridgeline.validate.operators import answer_operator
+from ridgeline.validate.post_training import PostTrainingRows
 from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
 from ridgeline.validate.score import Memo, scored, summarise
 from ridgeline.validate.serving import ServedRows, by_recipe
@@ -96,6 +97,7 @@ class Checker:
         self._served = ServedRows(source)
         self._offloaded = OffloadRows(source)
         self._sampled = DiffusionRows(source)
+        self._post_trained = PostTrainingRows(source)
         self._reports = Memo[Report]()
 
     def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:
@@ -116,6 +118,8 @@ class Checker:
             return self._served.answer(row) if alone is None else self._offloaded.answer(alone)
         if kind == "offload":
             return self._offloaded.answer(row)
+        if kind == "post-training":
+            return self._post_trained.answer(row)
         if kind == "diffusion":
             return self._sampled.answer(row)
         if kind in OPERATOR_KINDS:
