@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.errors import WorkloadError
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 
@@ -80,7 +80,8 @@ class Roles:
     """How the devices are shared: the trainer's plan, the deployment that generates, and how they follow each other.
 
     With `colocated` both use the same devices in turn, and `offload` moves the trainer's states to host memory while
-    the engine generates. `critic_devices` train PPO's critic beside the policy (0: in turn, on the trainer's own).
+    the engine generates. `critic` is the plan of PPO's critic on devices beside the policy's (None: in turn, on the
+    trainer's own and as it is divided).
     `mode`, `collection` and `packing` are techniques by name: when generation and training may overlap, which responses
     an iteration waits for, and how sequences fill micro-batches.
     """
@@ -89,14 +90,15 @@ class Roles:
     rollout: Deployment = field(default_factory=Deployment)
     colocated: bool = True
     offload: bool = True
-    critic_devices: int = 0
+    critic: Plan | None = None
     mode: str = "synchronous"
     collection: str = "every-response"
     packing: str = "packed-sequences"
 
-    def __post_init__(self) -> None:
-        if self.critic_devices < 0:
-            raise PlanError(f"plan: critic_devices = {self.critic_devices}, needs >= 0")
+    @property
+    def critic_devices(self) -> int:
+        """Devices that train the critic alone [1]."""
+        return 0 if self.critic is None else self.critic.devices
 
     @property
     def rollout_devices(self) -> int:

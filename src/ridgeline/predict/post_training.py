@@ -116,15 +116,9 @@ class _Iteration:
         """Values and updates of PPO's critic, in turn with the policy's or beside them."""
         asked, roles, how = self.asked, self.roles, (self.roles.train, self.roles.packing)
         critic, where = self.models.critic or self.models.policy, self.trainer
-        if roles.critic_devices:
-            dp = roles.train.dp * roles.critic_devices // roles.train.devices
-            if dp < 1 or dp * roles.train.devices != roles.train.dp * roles.critic_devices:
-                raise PlanError(
-                    f"plan: critic_devices = {roles.critic_devices} hold no whole copies of tp {roles.train.tp} * pp"
-                    f" {roles.train.pp} * cp {roles.train.cp}; nearest: {roles.train.devices}"
-                )
-            how = (replace(roles.train, dp=dp), roles.packing)
-            where = replace(self.cluster, count=roles.critic_devices)
+        if roles.critic is not None:
+            how = (roles.critic, roles.packing)
+            where = replace(self.cluster, count=roles.critic.devices)
         scores = forward_report(critic, where, self.job, self.lengths, how)
         step = update_report(critic, where, self.job, mini_batch_lengths(self.lengths, asked), how)
         self.critic_memory = max(step.memory, key=lambda one: one.total_bytes)

@@ -39,9 +39,10 @@ def batch_workload(job: Workload, lengths: Floats, plan: Plan, packing: str) -> 
 
     What rounding adds, and rows that only padding fills, count as padding: no token is lost or trained twice.
     """
-    rows, tokens, padding = sequence_packing(packing).rows(lengths, plan.dp * plan.micro_batch)
+    rounds = plan.pp if plan.chunks > 1 else 1  # interleaved stages take micro-batches in rounds of them
+    rows, tokens, _ = sequence_packing(packing).rows(lengths, plan.dp * plan.micro_batch * rounds)
     document = float(np.square(lengths).sum() / lengths.sum())
-    packed = padding == 0.0 and document < tokens
+    packed = rows * tokens < len(lengths) * float(lengths.max()) and document < tokens
     shards = 2 * plan.tp * plan.cp
     tokens = -(-tokens // shards) * shards  # of sequence and context shards, which are equal
     return replace(

@@ -112,19 +112,33 @@ def roles_of(asked: PostTrainingAsked) -> tuple[Roles, tuple[str, ...]]:
         told.append(", ".join(f"{name} {value}" for name, value in stated.items()) + ": the quickest found that fits")
     if not asked.asked.online:
         return replace(_roles(asked, train, Deployment()), colocated=True), tuple(told)
+    critic_plan = critic_of(asked)
     devices = apart or cluster.count - critic
     if "rollout_tp" in said:
         engine_ = deployment_of(asked, devices, said["rollout_tp"])
     else:
         engine_ = _least_engine(asked, devices)
         told.append(f"rollout_tp = {engine_.tp}: the fewest devices that hold the policy and a cache")
-    return _roles(asked, train, engine_), tuple(told)
+    return _roles(asked, train, engine_, critic=critic_plan), tuple(told)
+
+
+def critic_of(asked: PostTrainingAsked) -> Plan | None:
+    """The plan of PPO's critic on the devices that it has alone; None where it has none.
+
+    Raises `NoPlanError` where none fits.
+    """
+    devices = int(asked.stated.get("critic_devices", 0))
+    if not devices or asked.asked.task != "ppo":
+        return None
+    model = asked.models.critic or asked.models.policy
+    said = {name: value for name, value in asked.of_trainer.items() if name != "dp"}
+    where = replace(asked.cluster, count=devices)
+    return complete(model, where, trainer_workload(asked, devices), said)
 
 
 def _roles(asked: PostTrainingAsked, train: Plan, deployment: Deployment, **more: Any) -> Roles:
     said = asked.stated
-    words = {"offload": said.get("offload_trainer"), "critic_devices": said.get("critic_devices"),
-             "mode": said.get("rollout_mode"), "collection": said.get("rollout_collection"),
+    words = {"offload": said.get("offload_trainer"), "mode": said.get("rollout_mode"), "collection": said.get("rollout_collection"),
              "packing": said.get("sequence_packing")}  # fmt: skip
     given = {name: value for name, value in words.items() if value is not None}
     return Roles(train=train, rollout=deployment, colocated="rollout_devices" not in said, **{**given, **more})
@@ -188,6 +202,7 @@ class _SplitSearcher:
         self.trainers: dict[int, Plan | None] = {}
         self.engines: dict[Deployment, tuple[Engine, StepTables]] = {}
         self.device_s = self._device_s()
+        self.critic = critic_of(asked)
 
     def _device_s(self) -> float:
         """Device seconds that the updates of an iteration take at least [s]."""
@@ -274,7 +289,7 @@ class _SplitSearcher:
         train = self.train_plan(split.train_devices)
         if train is None:
             return None
-        roles = _roles(it, train, split.deployment)
+        roles = _roles(it, train, split.deployment, critic=self.critic)
         roles = replace(roles, colocated=split.colocated, mode=split.mode)
         try:
             check_roles(it.cluster, it.asked, roles)

@@ -98,6 +98,11 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     question = PostTrainingAsked(
         models=Models(policy=model), cluster=cluster, asked=asked, job=_job(row), stated=stated
     )
+    dropped = reading("post_training_collection", words=row.text("algorithm"))
+    if dropped is not None:
+        stated["rollout_collection"] = dropped.text
+        said.append(str(dropped.told))
+    question = replace(question, stated=stated)
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
@@ -123,6 +128,10 @@ def _iteration(row: Row, said: list[str]) -> PostTraining:
     if task is None:
         raise InputError(f"'{word[:40]}' is no algorithm that is predicted; e.g. GRPO, PPO, DPO", field="algorithm")
     prompts, samples = _whole(row, "prompts_per_step"), _whole(row, "samples_per_prompt")
+    usual = reading("post_training_samples", words=word)
+    if samples is None and usual is not None:
+        samples = round(usual.number)
+        said.append(str(usual.told))
     if prompts is None:
         raise InputError("how many prompts an iteration has is not stated", field="prompts_per_step")
     if samples is None:
