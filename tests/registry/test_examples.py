@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.cli.main import run
+from ridgeline.plan.post_training import TASKS
 from ridgeline.scenario.serving_fields import TRAFFIC_FIELDS
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,7 @@ def words_for(example: Path) -> list[str]:
         return ["advise", str(example.relative_to(ROOT))]
     scenario = tomllib.loads(example.read_text(encoding="utf-8"))
     planned, path = "plan" in scenario, str(example.relative_to(ROOT))
-    if SERVING & set(scenario["workload"]):
+    if SERVING & set(scenario["workload"]) and scenario["workload"].get("task") not in TASKS:
         return ["simulate", path] if planned else ["plan", path, "--serve"]
     return ["predict" if planned else "plan", path]
 

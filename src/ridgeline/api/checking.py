@@ -14,6 +14,7 @@ from ridgeline.predict.operator import RUNGS
 from ridgeline.report.as_json import as_value
 from ridgeline.report.check_text import check_blocks
 from ridgeline.search.complete import complete
+from ridgeline.search.post_training import measured_iteration
 from ridgeline.validate.check import Checker
 from ridgeline.validate.results import is_results, results_table
 from ridgeline.validate.rows import table_of
@@ -46,7 +47,9 @@ def check(given: SimpleNamespace) -> Answer:
     table = results_table(file, said) if is_results(file) else table_of(file)
     if any(said.values()) and not is_results(file):
         raise InputError("says what a benchmark's results leave out; a table has columns for it", field="--on")
-    checker = Checker(completer=complete, rungs=RUNGS[evidence], blind=blind, recipe=given.recipe or "")
+    checker = Checker(
+        completer=complete, iteration=measured_iteration, rungs=RUNGS[evidence], blind=blind, recipe=given.recipe or ""
+    )
     question = f"{evidence} {blind} {given.recipe} {sorted(said.items())}\n".encode() + file.raw if file.again else None
     with kept("check", question) as answered:
         before = len(answered.answers)

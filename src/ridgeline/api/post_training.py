@@ -11,13 +11,13 @@ from ridgeline.api.asking import tables_from
 from ridgeline.api.flags import flag_of
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, PlanError, WorkloadError
-from ridgeline.predict.post_training import Models, predict_post_training
+from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.report.post_training_text import iteration_blocks, splits_blocks
 from ridgeline.scenario.post_training import PostTrainingScenario, post_training_from_words, read_post_training
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
 from ridgeline.scenario.training import OF_MACHINE
-from ridgeline.search.post_training import PostTrainingAsked, roles_of, search_post_training
+from ridgeline.search.post_training import roles_of, search_post_training
 from ridgeline.units import bytes_text, time_text
 
 _WIDTH = 140  # columns when piped
@@ -38,9 +38,9 @@ def asked_of(subject: str, on: str | None, words: Mapping[str, Any]) -> PostTrai
     return post_training_from_words(tables)
 
 
-def _question(asked: PostTrainingScenario) -> PostTrainingAsked:
+def _question(asked: PostTrainingScenario) -> PostTrainingQuestion:
     models = Models(policy=asked.model, critic=asked.critic, reward=asked.reward)
-    return PostTrainingAsked(
+    return PostTrainingQuestion(
         models=models, cluster=asked.cluster, asked=asked.asked, job=asked.job, stated=asked.stated
     )
 

@@ -22,7 +22,8 @@ class PostTraining:
     with the coefficient of variation `response_cv` [1] before it is cut, unless `responses` names a law or a file of
     lengths. `mini_batch` [sequence] is what one optimizer step sees (None: all). `reference` says whether a frozen
     copy of the policy scores the sequences (the KL term), `old_logprobs` whether the trainer computes the policy's
-    own log-probabilities before the first update; `reward_model` names the model that scores, '' a rule.
+    own log-probabilities before the first update; `reward_model` names the model that scores, '' a rule, which takes
+    `reward_s` [s] a response on the host, one after another over all workers.
     `critic` names PPO's value model, '' one as large as the policy.
     """
 
@@ -38,6 +39,7 @@ class PostTraining:
     epochs: int = 1
     reference: bool = True
     old_logprobs: bool = True
+    reward_s: float = 0.0
     reward_model: str = ""
     critic: str = ""
 
@@ -55,6 +57,8 @@ class PostTraining:
         if self.sequences > MOST_SEQUENCES:
             told = f"prompts * samples = {self.sequences:,} sequences an iteration"
             raise WorkloadError(f"workload: {told}, at most {MOST_SEQUENCES:,}; lower one of them")
+        if not 0.0 <= self.reward_s <= 1e4:
+            raise WorkloadError(f"workload: reward_s = {self.reward_s} s a response, needs 0 to 10000")
         if self.mini_batch is not None and not 1 <= self.mini_batch <= self.sequences:
             told = f"workload: mini_batch = {self.mini_batch} sequences, needs 1 to prompts * samples"
             raise WorkloadError(f"{told} = {self.sequences}")

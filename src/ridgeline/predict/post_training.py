@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
 
 from ridgeline.cost.machine import machine
 from ridgeline.energy.power import step_energy_j
 from ridgeline.errors import PlanError
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
@@ -40,6 +41,29 @@ class Models:
     reward: Model | None = None
 
 
+_ROLE_WORDS = (
+    "rollout_devices", "rollout_tp", "rollout_pp", "rollout_ep", "rollout_engine", "rollout_weights", "rollout_memory",
+    "offload_trainer", "critic_devices", "rollout_mode", "rollout_collection", "sequence_packing",
+)  # fmt: skip
+"""Words of a plan that say how roles are divided; the others are of the trainer's plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostTrainingQuestion:
+    """An iteration whose roles are not settled: models, devices, and the words of the plan that are kept."""
+
+    models: Models
+    cluster: Cluster
+    asked: PostTraining
+    job: Workload
+    stated: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def of_trainer(self) -> dict[str, Any]:
+        """Words of the trainer's plan that are kept."""
+        return {name: value for name, value in self.stated.items() if name not in _ROLE_WORDS}
+
+
 def predict_post_training(
     models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload
 ) -> PostTrainingReport:
@@ -61,9 +85,7 @@ class _Iteration:
         self.trainer = replace(cluster, count=roles.train.devices)
         self.lengths = sequence_lengths(asked, response_lengths(asked))
         how = (roles.train, roles.packing)
-        self.update = update_report(
-            models.policy, self.trainer, job, mini_batch_lengths(self.lengths, asked), how
-        )
+        self.update = update_report(models.policy, self.trainer, job, mini_batch_lengths(self.lengths, asked), how)
         self.worst = max(self.update.memory, key=lambda one: one.total_bytes)
         self.engine: RolloutEngine | None = None
         self.rollouts: Rollouts | None = None
@@ -156,7 +178,7 @@ class _Iteration:
         """The report of the iteration."""
         generation = self._generation()
         training = self.training_phases()
-        phases = [*generation, *training, *self.moves()]
+        phases = [*generation, *self._rule(), *training, *self.moves()]
         step = self._step(phases)
         energy = self._energy(step.value)
         price, carbon = self.cluster.price_usd_per_device_h, self.cluster.carbon_kg_per_j
@@ -180,8 +202,21 @@ class _Iteration:
                            note=f"{len(it.generated.ready_s):,} responses by {many}")
         ]  # fmt: skip
 
+    def _rule(self) -> list[IterationPhase]:
+        """Rewards by a rule on the host, which no device computes meanwhile."""
+        seconds = self.asked.reward_s * self.asked.sequences
+        if not seconds or self.rollouts is None:
+            return []
+        note = f"a rule on the host, {self.asked.reward_s:g} s a response"
+        return [
+            IterationPhase(name="rewards", side=TRAINING, seconds=seconds, low_s=seconds, high_s=seconds, note=note)
+        ]
+
     def _step(self, phases: list[IterationPhase]) -> Estimate:
-        """The iteration's period with its interval: each side at its ends, sides independent of each other."""
+        """The iteration's period with its interval: each side at its ends, sides independent of each other.
+
+        Programs of post-training spend time outside these phases: the high end is at least that of measured iterations.
+        """
         middle = {side: _sum(phases, side, "seconds") for side in (GENERATION, TRAINING, TRANSFER)}
         value = self._period(middle)
         ends = []
@@ -189,7 +224,8 @@ class _Iteration:
             moved = [self._period({**middle, side: _sum(phases, side, end)}) - value for side in middle]
             ends.append(value + sign * sqrt(sum(max(0.0, sign * each) ** 2 for each in moved)))
         evidence = min(report.step_time.evidence for _, report, _ in self.reports)
-        return Estimate(value=value, low=max(ends[0], 0.0), high=ends[1], unit="s", evidence=evidence)
+        high = max(ends[1], constant("interval.post_training.high") * value) if self.asked.online else ends[1]
+        return Estimate(value=value, low=max(ends[0], 0.0), high=high, unit="s", evidence=evidence)
 
     def _period(self, sides: Mapping[str, float]) -> float:
         if self.rollouts is None:
@@ -205,7 +241,7 @@ class _Iteration:
         if it is None:
             return 0.0
         busy = roles.rollout_devices * it.seconds * (1.0 - it.idle_share)
-        busy += roles.train.devices * _sum([one for one in phases if "critic" not in one.name], TRAINING, "seconds")
+        busy += roles.train.devices * sum(one.seconds for one, _, _ in self.reports if "critic" not in one.name)
         busy += (roles.critic_devices or roles.train.devices) * sum(
             one.seconds for one in phases if "critic" in one.name
         )
@@ -266,8 +302,9 @@ class _Iteration:
         if self.rollouts is not None and not asked.responses:
             found.append(f"responses are lognormal with a coefficient of variation of {asked.response_cv:g}, cut at"
                          f" {asked.response_max:,} tokens, {asked.response:,.4g} on average")  # fmt: skip
-        if not self.models.reward and asked.online:
-            found.append("rewards come of a rule that takes no time of the devices")
+        if self.models.reward is None and asked.online:
+            said = "that takes no time" if not asked.reward_s else "on the host"
+            found.append(f"rewards come of a rule {said}")
         if self.roles.offload and asked.online and self.roles.colocated:
             found.append("the engine's weights and cache are dropped while the trainer works")
         return [*found, *(text for text in self.update.assumptions if not _of_a_step(text))]

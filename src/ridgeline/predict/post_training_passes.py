@@ -29,7 +29,7 @@ def sequence_lengths(asked: PostTraining, output: NDArray[np.int64]) -> Floats:
 
 
 def mini_batch_lengths(lengths: Floats, asked: PostTraining) -> Floats:
-    """Sequences of one optimizer step, which stands for all: evenly spaced quantiles of the iteration's (M,) [token]."""
+    """Sequences of one optimizer step, which stands for all: evenly spaced quantiles of an iteration's (M,) [token]."""
     size = asked.mini_batch or len(lengths)
     return lengths[((np.arange(size) + 0.5) * len(lengths) / size).astype(np.int64)]
 

@@ -85,7 +85,8 @@ def _lognormal(mean: float, cv: float, most: int, count: int) -> NDArray[np.floa
         middle = 0.5 * (low + high)
         below = float(np.minimum(np.exp(middle) * spread, most).mean()) < mean
         low, high = (middle, high) if below else (low, middle)
-    return np.minimum(np.exp(0.5 * (low + high)) * spread, most)
+    found: NDArray[np.float64] = np.minimum(np.exp(0.5 * (low + high)) * spread, most)
+    return found
 
 
 def requests_of(asked: PostTraining) -> Requests:

@@ -105,7 +105,7 @@ class PostTrainingReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report under stable keys, SI numbers."""
-        asked = {name: value for name, value in vars(self.asked).items()}
+        asked = dict(vars(self.asked))
         roles = self.roles
         return {
             "task": self.asked.task, "model": self.model.name, "cluster": self.cluster.name,

@@ -11,7 +11,9 @@ from ridgeline.units import bytes_text, time_text
 if TYPE_CHECKING:
     from ridgeline.report.post_training import PostTrainingReport
 
-_RIGHT = frozenset({"time", "share", "80 % interval", "held", "of", "step", "on policy", "tokens/s", "rollouts", "tail"})
+_RIGHT = frozenset(
+    {"time", "share", "80 % interval", "held", "of", "step", "on policy", "tokens/s", "rollouts", "tail"}
+)
 
 
 def iteration_blocks(it: PostTrainingReport, assumed: Sequence[str]) -> list[Block]:
@@ -20,7 +22,8 @@ def iteration_blocks(it: PostTrainingReport, assumed: Sequence[str]) -> list[Blo
     return [
         Line(text=f"{it.asked.task} of {it.model.name} on {it.cluster.name}: {_asked(it)}", strong=True),
         Line(text=divided(it)),
-        Line(text=f"{time_text(step.value)} an iteration (80 % interval {time_text(step.low)} to {time_text(step.high)})"
+        Line(text=f"{time_text(step.value)} an iteration (80 % interval {time_text(step.low)} to"
+                  f" {time_text(step.high)})"
                   f", {it.tokens_per_s:,.4g} tokens/s"),
         Line(text=f"limit: {it.limit}; {it.idle_share:.0%} of all device time is idle"),
         Line(text=_spent(it)),
@@ -47,7 +50,8 @@ def splits_blocks(
 
     rows = tuple(
         (
-            divided(one), time_text(one.step.value), f"{one.tokens_per_s:,.4g}", time_text(one.seconds_of("generation")),
+            divided(one), time_text(one.step.value), f"{one.tokens_per_s:,.4g}",
+            time_text(one.seconds_of("generation")),
             time_text(one.tail.cost_s) if one.tail else "",
             "no" if rollout_schedule(one.roles.mode).versions_behind() else "yes",
         )
@@ -76,9 +80,7 @@ def divided(it: PostTrainingReport) -> str:
     critic = f", {roles.critic_devices} train the critic" if roles.critic_devices else ""
     if roles.colocated:
         return f"{roles.mode}: {roles.rollout_devices} devices generate ({made}) and train in turn ({trained}){critic}"
-    return (
-        f"{roles.mode}: {roles.rollout_devices} devices generate ({made}), {train.devices} train ({trained}){critic}"
-    )
+    return f"{roles.mode}: {roles.rollout_devices} devices generate ({made}), {train.devices} train ({trained}){critic}"
 
 
 def _asked(it: PostTrainingReport) -> str:
@@ -101,10 +103,10 @@ def _tail(it: PostTrainingReport) -> Iterable[Block]:
     cost = tail.cost_s / it.seconds_of("generation")
     yield Line(text=f"responses: {tail.mean:,.4g} tokens on average, 99 % within {tail.p99:,.0f}, longest"
                     f" {tail.most:,.0f}; {tail.mean_batch:,.3g} at a time an instance")  # fmt: skip
-    yield Line(text=f"the long tail: half of the responses are there after {time_text(tail.half_s)}; if all were as long"
-                    f" as the mean, rollouts would take {time_text(tail.alike_s)}: the tail costs"
-                    f" {time_text(tail.cost_s)} ({cost:.0%} of the rollouts), and {tail.idle_share:.0%} of the generating"
-                    " devices' time has nothing left to do", hang=2)  # fmt: skip
+    yield Line(text=f"the long tail: half of the responses are there after {time_text(tail.half_s)}; if all were as"
+                    f" long as the mean, rollouts would take {time_text(tail.alike_s)}: the tail costs"
+                    f" {time_text(tail.cost_s)} ({cost:.0%} of the rollouts), and {tail.idle_share:.0%} of the"
+                    " generating devices' time has nothing left to do", hang=2)  # fmt: skip
     if tail.again_tokens:
         yield Line(text=f"{tail.again_tokens:,} tokens of responses that were cut off are read again, and"
                         f" {tail.old_share:.0%} of trained tokens are of earlier versions", hang=2)  # fmt: skip

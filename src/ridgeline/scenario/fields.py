@@ -244,7 +244,9 @@ _TASKS = tuple(task.value for task in Task)
 def _task(value: object) -> Task:
     """What a training step trains; post-training has its own scenario, which `predict` and `plan` read."""
     if str(value).casefold() in POST_TASKS:
-        raise ValueError(f"{shown(value)} is post-training, which `predict` and `plan` answer; here {', '.join(_TASKS)}")
+        raise ValueError(
+            f"{shown(value)} is post-training, which `predict` and `plan` answer; here {', '.join(_TASKS)}"
+        )
     found: Task = _choice(_TASKS, Task)(value)
     return found
 

@@ -76,12 +76,12 @@ def _build(tables: Mapping[str, Table], place: Place) -> PostTrainingScenario:
         values["responses"] = str((place.folder / values["responses"]).resolve())
     assumed = tuple(_fill(values, task))
     others = {name: _model(values.pop(name), name, place) for name in ("reward_model", "critic") if name in values}
-    names = {name: one.name for name, one in others.items()}
+    named: dict[str, Any] = {name: one.name for name, one in others.items()}
     of_job = {name: value for name, value in values.items() if name not in _OF_ITERATION}
     stated_format: Table = {"precision": of_job["precision"]} if "precision" in of_job else {}
     assumed += guarded("workload", stated_format, place, lambda: tuple(fill_precision(of_job, cluster)))
     of_iteration = {name: value for name, value in values.items() if name in _OF_ITERATION}
-    asked = guarded("workload", {}, place, lambda: PostTraining(**of_iteration, **names))
+    asked = guarded("workload", {}, place, lambda: PostTraining(**of_iteration, **named))
     return PostTrainingScenario(
         model=model, cluster=cluster, asked=asked, reward=others.get("reward_model"), critic=others.get("critic"),
         job=guarded("workload", {}, place, lambda: Workload(seq_len=1, global_batch=1, **of_job)),
@@ -93,8 +93,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> PostTrainingScenario:
 def _check_idle(values: Mapping[str, Any], place: Place) -> None:
     """Raises for words that would change nothing in a task."""
     task = values["task"]
-    idle = {"critic": ("ppo",), "reward_model": ("grpo", "ppo"), "old_logprobs": ("grpo", "ppo"),
-            "reference": ("grpo", "ppo", "dpo"), "samples": ("grpo", "ppo")}  # fmt: skip
+    idle = {"critic": ("ppo",), "reward_model": ("grpo", "ppo"), "reward_s": ("grpo", "ppo"),
+            "old_logprobs": ("grpo", "ppo"), "reference": ("grpo", "ppo", "dpo"), "samples": ("grpo", "ppo")}  # fmt: skip
     for name, tasks in idle.items():
         if name in values and task not in tasks:
             raise place.fail("workload", name, f"is of {', '.join(tasks)}, and the task is {task}; leave it out")

@@ -37,6 +37,11 @@ OWN_FIELDS: tuple[Field, ...] = (
     yes("reference", "score sequences with a frozen copy of the policy, for the KL term"),
     yes("old_logprobs", "compute the policy's own log-probabilities before the first update"),
     text("reward_model", "model that scores responses; a rule when absent"),
+    Field(
+        name="reward_s",
+        read=number("s", 0.0, 1e4),
+        help="time of a rule that rewards, for a response, over its workers: 20ms",
+    ),
     text("critic", "PPO's value model; one as large as the policy when absent"),
 )
 """Words of [workload] that no other task has, `prompt` aside."""

@@ -1,4 +1,4 @@
-"""The seams of post-training: which responses an iteration waits for, when training may overlap, how batches are filled.
+"""The seams of post-training: which responses are waited for, when training may overlap, how batches are filled.
 
 Shape letters: N responses of an iteration, R requests that an engine serves for them.
 """

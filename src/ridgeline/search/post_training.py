@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 from ridgeline.cost.machine import machine
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.engine_options import EngineOptions
 from ridgeline.plan.plan import Plan
-from ridgeline.plan.post_training import PostTraining, Roles
+from ridgeline.plan.post_training import Roles
 from ridgeline.predict import Predictor
-from ridgeline.predict.post_training import Models, check_roles, predict_post_training
+from ridgeline.predict.post_training import PostTrainingQuestion, check_roles, predict_post_training
 from ridgeline.predict.post_training_passes import batch_workload, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import response_lengths
 from ridgeline.report.post_training import PostTrainingReport
+from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.search.complete import complete
 from ridgeline.search.search import Searcher
 from ridgeline.search.space import Space
-from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_parts
 from ridgeline.serving.step import StepTables
 
-_ROLE_WORDS = (
-    "rollout_devices", "rollout_tp", "rollout_pp", "rollout_ep", "rollout_engine", "rollout_weights", "rollout_memory",
-    "offload_trainer", "critic_devices", "rollout_mode", "rollout_collection", "sequence_packing",
-)  # fmt: skip
 _ENGINE, _OVERLAPPED = "vllm", "off-policy"
 _SEARCHED = Space(
     schedules=("1f1b",), zero=(0, 1, 3), overlap_tensor=(False,), offload_optimizer=(False,), recompute_shares=(1.0,),
@@ -41,22 +37,6 @@ _SEARCHED = Space(
 )  # fmt: skip
 _TRAINER_BUDGET, _PREDICTED = 8, 6  # plans of a trainer that are simulated, and splits that are predicted whole
 _FLOW_POINTS = 24  # lengths between which a batch is taken to be even
-
-
-@dataclass(frozen=True, kw_only=True)
-class PostTrainingAsked:
-    """What a split is searched for: models, devices, an iteration, and the words of the plan that are kept."""
-
-    models: Models
-    cluster: Cluster
-    asked: PostTraining
-    job: Workload
-    stated: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def of_trainer(self) -> dict[str, Any]:
-        """Words of the trainer's plan that are kept."""
-        return {name: value for name, value in self.stated.items() if name not in _ROLE_WORDS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +59,7 @@ class SplitSearch:
         return next((one for one in self.best if not rollout_schedule(one.roles.mode).versions_behind()), None)
 
 
-def deployment_of(asked: PostTrainingAsked, devices: int, tp: int) -> Deployment:
+def deployment_of(asked: PostTrainingQuestion, devices: int, tp: int) -> Deployment:
     """The engine's instances on some devices, at a tensor-parallel degree."""
     said = asked.stated
     name, _, version = str(said.get("rollout_engine", _ENGINE)).partition(" ")
@@ -93,7 +73,7 @@ def deployment_of(asked: PostTrainingAsked, devices: int, tp: int) -> Deployment
     )  # fmt: skip
 
 
-def roles_of(asked: PostTrainingAsked) -> tuple[Roles, tuple[str, ...]]:
+def roles_of(asked: PostTrainingQuestion) -> tuple[Roles, tuple[str, ...]]:
     """The roles that a plan's words describe, made whole: the quickest trainer that keeps them, the least engine.
 
     Raises `PlanError` for roles that cannot be so, `NoPlanError` where no engine holds the policy.
@@ -122,7 +102,7 @@ def roles_of(asked: PostTrainingAsked) -> tuple[Roles, tuple[str, ...]]:
     return _roles(asked, train, engine_, critic=critic_plan), tuple(told)
 
 
-def critic_of(asked: PostTrainingAsked) -> Plan | None:
+def critic_of(asked: PostTrainingQuestion) -> Plan | None:
     """The plan of PPO's critic on the devices that it has alone; None where it has none.
 
     Raises `NoPlanError` where none fits.
@@ -136,28 +116,36 @@ def critic_of(asked: PostTrainingAsked) -> Plan | None:
     return complete(model, where, trainer_workload(asked, devices), said)
 
 
-def _roles(asked: PostTrainingAsked, train: Plan, deployment: Deployment, **more: Any) -> Roles:
+def _roles(asked: PostTrainingQuestion, train: Plan, deployment: Deployment, **more: Any) -> Roles:
     said = asked.stated
-    words = {"offload": said.get("offload_trainer"), "mode": said.get("rollout_mode"), "collection": said.get("rollout_collection"),
-             "packing": said.get("sequence_packing")}  # fmt: skip
+    words = {
+        "offload": said.get("offload_trainer"), "mode": said.get("rollout_mode"),
+        "collection": said.get("rollout_collection"), "packing": said.get("sequence_packing"),
+    }  # fmt: skip
     given = {name: value for name, value in words.items() if value is not None}
     return Roles(train=train, rollout=deployment, colocated="rollout_devices" not in said, **{**given, **more})
 
 
-def trainer_workload(asked: PostTrainingAsked, devices: int) -> Workload:
-    """An optimizer step as every division of some devices can run it, for the search of the trainer's plan."""
+def trainer_workload(asked: PostTrainingQuestion, devices: int) -> Workload:
+    """An optimizer step as every division of some devices can run it, for the search of the trainer's plan.
+
+    Rows are as long as they can become, and as many as divide over all devices: no plan holds more in memory.
+    """
     lengths = mini_batch_lengths(sequence_lengths(asked.asked, response_lengths(asked.asked)), asked.asked)
-    nominal = Plan(dp=max(1, min(devices, len(lengths))), tp=8, cp=8)
-    return batch_workload(asked.job, lengths, nominal, asked.stated.get("sequence_packing", Roles().packing))
+    packing = asked.stated.get("sequence_packing", Roles().packing)
+    longest = batch_workload(asked.job, lengths, Plan(tp=8, cp=8), packing)
+    rows = -(-longest.global_batch // devices) * devices
+    padding = 1.0 - float(lengths.sum()) / (rows * longest.seq_len)
+    return replace(longest, global_batch=rows, padding=padding)
 
 
-def trainer(asked: PostTrainingAsked, devices: int) -> Plan:
+def trainer(asked: PostTrainingQuestion, devices: int) -> Plan:
     """The quickest plan of the trainer on some devices that keeps what is stated; raises `NoPlanError` for none."""
     where = replace(asked.cluster, count=devices)
     return complete(asked.models.policy, where, trainer_workload(asked, devices), asked.of_trainer)
 
 
-def _least_engine(asked: PostTrainingAsked, devices: int) -> Deployment:
+def _least_engine(asked: PostTrainingQuestion, devices: int) -> Deployment:
     """The engine on the fewest devices that hold the policy with cache for some long sequences."""
     where, most = machine(asked.cluster), asked.asked.prompt + asked.asked.response_max
     error: NoPlanError | None = None
@@ -174,7 +162,7 @@ def _least_engine(asked: PostTrainingAsked, devices: int) -> Deployment:
     )
 
 
-def engine_degrees(asked: PostTrainingAsked, devices: int) -> list[int]:
+def engine_degrees(asked: PostTrainingQuestion, devices: int) -> list[int]:
     """Tensor-parallel degrees of an engine: powers of two within a node, then whole nodes."""
     node = asked.cluster.node_devices
     found = [1 << power for power in range(node.bit_length()) if (1 << power) <= min(node, devices)]
@@ -183,10 +171,10 @@ def engine_degrees(asked: PostTrainingAsked, devices: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Split:
-    """A split with a lower bound of its iteration, and what it takes where sequences flow evenly [s]."""
+    """A split with a lower bound of its iteration, and its rollouts where sequences flow evenly [s]."""
 
     bound_s: float
-    near_s: float
+    flow_s: float
     train_devices: int
     deployment: Deployment
     colocated: bool
@@ -196,10 +184,11 @@ class _Split:
 class _SplitSearcher:
     """One search over splits."""
 
-    def __init__(self, asked: PostTrainingAsked) -> None:
+    def __init__(self, asked: PostTrainingQuestion) -> None:
         self.asked, self.machine = asked, machine(asked.cluster)
         self.output = response_lengths(asked.asked)
         self.trainers: dict[int, Plan | None] = {}
+        self.steps_s: dict[int, float] = {}  # of the trainer by its devices [s]
         self.engines: dict[Deployment, tuple[Engine, StepTables]] = {}
         self.device_s = self._device_s()
         self.critic = critic_of(asked)
@@ -210,7 +199,7 @@ class _SplitSearcher:
         predictor = Predictor(it.models.policy, it.cluster, trainer_workload(it, devices))
         searcher = Searcher(predictor, replace(_SEARCHED, fixed=it.of_trainer))
         searcher.bound()
-        return searcher.device_s * it.asked.updates
+        return searcher.device_s * (1.0 - predictor.workload.padding) * it.asked.updates
 
     def rollout_s(self, one: Deployment) -> tuple[float, float]:
         """The least time of the rollouts, and what they take when sequences flow evenly [s].
@@ -254,8 +243,7 @@ class _SplitSearcher:
         ways = [(total, True, said.get("rollout_mode", "synchronous"))] if "rollout_devices" not in said else []
         ways += [(count, False, said.get("rollout_mode", _OVERLAPPED)) for count in counts]
         for devices, colocated, mode in ways:
-            schedule = rollout_schedule(mode)
-            if colocated and (schedule.versions_behind() or schedule.pieces() > 1):
+            if colocated and _overlaps(mode):
                 continue
             train = total if colocated else total - devices
             work = self.device_s / train
@@ -266,10 +254,9 @@ class _SplitSearcher:
                     least, flow = self.rollout_s(one)
                 except (NoPlanError, PlanError):
                     continue
-                overlap = schedule.versions_behind() > 0 or schedule.pieces() > 1
-                bound, near = ((max if overlap else _added)(time_s, work) for time_s in (least, flow))
+                bound = max(least, work) if _overlaps(mode) else least + work
                 yield _Split(
-                    bound_s=bound, near_s=near, train_devices=train, deployment=one, colocated=colocated, mode=mode
+                    bound_s=bound, flow_s=flow, train_devices=train, deployment=one, colocated=colocated, mode=mode
                 )
 
     def train_plan(self, devices: int) -> Plan | None:
@@ -281,7 +268,33 @@ class _SplitSearcher:
             searcher = Searcher(predictor, replace(_SEARCHED, fixed=it.of_trainer))
             found = searcher.ranked(top=1, budget=_TRAINER_BUDGET).plans
             self.trainers[devices] = found[0][1] if found else None
+            used = 1.0 - predictor.workload.padding  # the rest is of rows that no batch has
+            self.steps_s[devices] = found[0][0] * used if found else np.inf
         return self.trainers[devices]
+
+    def near_s(self, one: _Split) -> float:
+        """What a split takes where sequences flow evenly and forwards take a third of a step [s].
+
+        Infinite where its trainer does not fit; before the trainer is searched its devices compute without pause.
+        """
+        asked, devices = self.asked.asked, one.train_devices
+        forwards = (asked.old_logprobs + asked.reference + (self.asked.models.reward is not None)) / 3.0
+        known = self.steps_s.get(devices)
+        step = self.device_s / asked.updates / devices if known is None else known
+        work = step * (asked.updates + forwards * asked.updates / asked.epochs)
+        return max(one.flow_s, work) if _overlaps(one.mode) else one.flow_s + work
+
+    def in_order(self, splits: list[_Split]) -> Iterator[_Split]:
+        """Splits whose trainer fits, from what is likely the quickest; trainers are searched as they come up."""
+        left = list(splits)
+        while left:
+            split = min(left, key=self.near_s)
+            if split.train_devices not in self.steps_s:
+                self.train_plan(split.train_devices)
+                continue
+            left.remove(split)
+            if self.trainers[split.train_devices] is not None:
+                yield split
 
     def report(self, split: _Split) -> PostTrainingReport | None:
         """A split predicted whole; None where its trainer or engine does not fit."""
@@ -299,8 +312,10 @@ class _SplitSearcher:
         return found if found.fits else None
 
 
-def _added(first: float, second: float) -> float:
-    return first + second
+def _overlaps(mode: str) -> bool:
+    """Whether generation and training run beside each other."""
+    schedule = rollout_schedule(mode)
+    return schedule.versions_behind() > 0 or schedule.pieces() > 1
 
 
 def _device_s(made: Engine, tables: StepTables, sequences: float, context: float) -> float:
@@ -308,35 +323,30 @@ def _device_s(made: Engine, tables: StepTables, sequences: float, context: float
     return sum(value for name, value in decode_parts(made, tables, sequences, context).items() if name != "host")
 
 
-def search_post_training(asked: PostTrainingAsked, *, top: int = 5) -> SplitSearch:
+def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitSearch:
     """The quickest splits of the devices between generation and training; raises `NoPlanError` where none fits.
 
-    Splits whose lower bound is above the best found are dropped; the others are predicted in the order of what they take
-    where sequences flow evenly, the devices in turn first, which trains on the newest weights.
+    Splits whose lower bound is above the best found are dropped; the others are predicted in the order of what they
+    take where sequences flow evenly, the devices in turn first, which trains on the newest weights.
     """
     started = time.perf_counter()
     if not asked.asked.online:
         roles, _ = roles_of(asked)
         found = predict_post_training(asked.models, asked.cluster, asked.asked, roles, asked.job)
-        return SplitSearch(
-            best=(found,), bounded=1, predicted=1, least_s=None, seconds=time.perf_counter() - started
-        )
+        return SplitSearch(best=(found,), bounded=1, predicted=1, least_s=None, seconds=time.perf_counter() - started)
     searcher = _SplitSearcher(asked)
-    splits = sorted(searcher.splits(), key=lambda one: one.near_s)
-    first = next((one for one in splits if one.colocated), None)
-    order = [*([first] if first else []), *(one for one in splits if one is not first)]
+    splits = list(searcher.splits())
+    turns = [one for one in splits if one.colocated]
     reports: list[PostTrainingReport] = []
-    left: list[_Split] = []
-    predicted = 0
-    for split in order:
+    tried: list[_Split] = []
+    for split in chain(islice(searcher.in_order(turns), 1), searcher.in_order(splits)):
         best = min((one.step.value for one in reports), default=np.inf)
-        if split.bound_s >= best:
+        if split in tried or split.bound_s >= best:
             continue
-        if predicted >= _PREDICTED and reports:
-            left.append(split)
-            continue
+        if len(tried) >= _PREDICTED and reports:
+            break
+        tried.append(split)
         found_ = searcher.report(split)
-        predicted += 1
         reports += [found_] if found_ is not None else []
     if not reports:
         raise NoPlanError(
@@ -344,8 +354,20 @@ def search_post_training(asked: PostTrainingAsked, *, top: int = 5) -> SplitSear
             f" {asked.models.policy.name} ({len(splits)} bounded); add devices, or lower mini_batch or response_max"
         )
     reports.sort(key=lambda one: one.step.value)
-    least = min((one.bound_s for one in left if one.bound_s < reports[0].step.value), default=None)
+    left = (one.bound_s for one in splits if one not in tried and searcher.trainers.get(one.train_devices, one))
+    least = min((bound for bound in left if bound < reports[0].step.value), default=None)
     return SplitSearch(
-        best=tuple(reports[:top]), bounded=len(splits), predicted=predicted, least_s=least,
+        best=tuple(reports[:top]), bounded=len(splits), predicted=len(tried), least_s=least,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def measured_iteration(question: PostTrainingQuestion, searched: bool) -> PostTrainingReport:
+    """The iteration that somebody measured; where it is not told how the devices were split, the quickest split.
+
+    Raises `PlanError` or `NoPlanError` for what cannot be.
+    """
+    if searched:
+        return search_post_training(question, top=1).best[0]
+    roles, _ = roles_of(question)
+    return predict_post_training(question.models, question.cluster, question.asked, roles, question.job)

@@ -26,7 +26,7 @@ from ridgeline.validate.notes import is_language
 from ridgeline.validate.offload import OffloadRows
 from ridgeline.validate.offload_rows import on_processors
 from ridgeline.validate.operators import answer_operator
-from ridgeline.validate.post_training import PostTrainingRows
+from ridgeline.validate.post_training import Iteration, PostTrainingRows
 from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
 from ridgeline.validate.score import Memo, scored, summarise
 from ridgeline.validate.serving import ServedRows, by_recipe
@@ -89,6 +89,7 @@ class Checker:
         rungs: tuple[Rung, ...] = ALL,
         blind: bool = False,
         recipe: str = "",
+        iteration: Iteration | None = None,
     ) -> None:
         self._rungs, self._blind, self._recipe = rungs, blind, recipe
         self._predictor = predictor or _default_predictor()
@@ -97,7 +98,7 @@ class Checker:
         self._served = ServedRows(source)
         self._offloaded = OffloadRows(source)
         self._sampled = DiffusionRows(source)
-        self._post_trained = PostTrainingRows(source)
+        self._post_trained = PostTrainingRows(iteration, source)
         self._reports = Memo[Report]()
 
     def answer(self, row: Row, table: TruthTable) -> dict[str, Any]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.programs import training_program
 from ridgeline.facts.readings import reading
-from ridgeline.facts.records import Cluster
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import PostTraining
-from ridgeline.predict.post_training import Models, predict_post_training
+from ridgeline.predict.post_training import Models, PostTrainingQuestion
 from ridgeline.report.post_training import PostTrainingReport
-from ridgeline.search.post_training import PostTrainingAsked, roles_of, search_post_training
 from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.rows import Row
@@ -34,17 +33,23 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3, "tokens/s": 1.0, "toke
 class PostTrainingJob:
     """What a row measured: the question, whether its split has to be looked for, and what was assumed."""
 
-    question: PostTrainingAsked
+    question: PostTrainingQuestion
     searched: bool
     assumptions: tuple[str, ...]
     device: str
 
 
-class PostTrainingRows:
-    """Answers rows of a table of post-training one by one; rows that ask the same are predicted once."""
+Iteration = Callable[[PostTrainingQuestion, bool], PostTrainingReport]
 
-    def __init__(self, source: Machines | None = None) -> None:
-        self._source = source
+
+class PostTrainingRows:
+    """Answers rows of a table of post-training one by one; rows that ask the same are predicted once.
+
+    `iteration` predicts an iteration, and says whether the split of its devices has to be looked for.
+    """
+
+    def __init__(self, iteration: Iteration | None, source: Machines | None = None) -> None:
+        self._iteration, self._source = iteration, source
         self._known = Memo[PostTrainingReport]()
 
     def answer(self, row: Row) -> dict[str, Any]:
@@ -55,20 +60,14 @@ class PostTrainingRows:
         unit = row.text("unit").strip()
         if unit not in _UNITS:
             raise InputError(f"'{unit[:20]}' is no unit of {metric}; known: {', '.join(_UNITS)}", field="unit")
-        job = read_job(row, self._source or machines())
-        found = self._known.of(repr(job.question), lambda: _predicted(job))
+        job, iteration = read_job(row, self._source or machines()), self._iteration
+        if iteration is None:
+            raise InputError("iterations of post-training are not predicted here", field="metric")
+        found = self._known.of(repr(job.question), lambda: iteration(job.question, job.searched))
         value, low, high = (each / _UNITS[unit] for each in _read(metric, found))
         said = dict.fromkeys((*job.assumptions, *found.assumptions))
         named = {"model": found.model.name, "device": job.device, "assumptions": list(said)}
         return scored(row, value, low, high, evidence=found.step.evidence, **named)
-
-
-def _predicted(job: PostTrainingJob) -> PostTrainingReport:
-    it = job.question
-    if job.searched:
-        return search_post_training(it, top=1).best[0]
-    roles, _ = roles_of(it)
-    return predict_post_training(it.models, it.cluster, it.asked, roles, it.job)
 
 
 def _read(metric: str, found: PostTrainingReport) -> tuple[float, float, float]:
@@ -78,10 +77,12 @@ def _read(metric: str, found: PostTrainingReport) -> tuple[float, float, float]:
         return step.value, step.low, step.high
     if metric.startswith("tokens"):
         devices = found.roles.devices if metric.endswith("device") else 1
-        return tuple(found.tokens / each / devices for each in (step.value, step.high, step.low))  # type: ignore[return-value]
+        made = float(found.tokens) / devices
+        return made / step.value, made / step.high, made / step.low
     names = ("rollouts",) if metric == "rollout_s" else ("updates", "critic updates")
     phases = [one for one in found.phases if one.name in names and not one.beside]
-    return tuple(sum(getattr(one, end) for one in phases) for end in ("seconds", "low_s", "high_s"))  # type: ignore[return-value]
+    middle, low, high = (sum(getattr(one, end) for one in phases) for end in ("seconds", "low_s", "high_s"))
+    return middle, low, high
 
 
 def read_job(row: Row, source: Machines) -> PostTrainingJob:
@@ -95,7 +96,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     cluster, wiring = place(device.accelerator, count, (row.text("hardware"), row.text("notes")), source)
     asked = _iteration(row, said)
     stated, searched = _plan(row, said)
-    question = PostTrainingAsked(
+    question = PostTrainingQuestion(
         models=Models(policy=model), cluster=cluster, asked=asked, job=_job(row), stated=stated
     )
     dropped = reading("post_training_collection", words=row.text("algorithm"))
@@ -115,8 +116,6 @@ def _job(row: Row) -> Workload:
     """How the trainer computes: its framework's policy, and the precision that the row states."""
     program = training_program(row.text("train_engine"), row.source)
     precision = "fp8" if re.search(r"fp8", row.text("precision"), re.IGNORECASE) else "bf16"
-    from ridgeline.facts.frameworks import framework_policy
-
     policy = framework_policy(program.framework) if program.framework else ""
     return Workload(seq_len=1, global_batch=1, precision=precision, framework=policy)
 
@@ -194,8 +193,12 @@ def _plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         stated["rollout_engine"] = row.text("rollout_engine")
     if re.search(r"fp8[^;]*generation", row.text("precision")):
         stated["rollout_weights"] = "fp8"
-    if "full" in layout and "recompute" in layout or re.search(r"full_recompute|recompute full", notes):
+    if re.search(r"full recompute", layout) or re.search(r"full_recompute|recompute full", notes):
         stated["recompute"] = "full"
+    usual = reading("post_training_recompute", program=row.text("train_engine"))
+    if usual is not None and not re.search(r"recompute (FALSE|none)", notes, re.IGNORECASE):
+        stated.setdefault("recompute", usual.text)
+        said.append(str(usual.told))
     critic = re.search(r"(\d+) critic nodes? of (\d+)", layout)
     if critic:
         stated["critic_devices"] = int(critic[1]) * int(critic[2])

@@ -28,9 +28,16 @@ KINDS: dict[str, frozenset[str]] = {
     "collectives": frozenset({"op", "bytes", "topology", "library", "n_nodes"}),
     "offload": frozenset({"gpu", "n_gpu", "placement", "host_mem", "disk", "isl", "osl"}),
     "diffusion": frozenset({"resolution", "frames", "steps", "batch", "technique"}),
-    "post-training": frozenset({
-        "algorithm", "train_engine", "rollout_engine", "prompts_per_step", "samples_per_prompt", "response_tokens_mean",
-    }),
+    "post-training": frozenset(
+        {
+            "algorithm",
+            "train_engine",
+            "rollout_engine",
+            "prompts_per_step",
+            "samples_per_prompt",
+            "response_tokens_mean",
+        }
+    ),
     "accelerators": frozenset({"name", "vendor", "year", "fp32_tflops"}),
     "prices": frozenset({"accelerator", "mem_gb", "cloud", "instance", "usd_per_gpu_hour", "on_demand_or_spot"}),
     "sources": frozenset({"title", "where", "commit", "quality", "caveats"}),

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.facts.records import Fact
-from ridgeline.seams.rollout import Generated, Requests, RolloutCollection, Serve
+from ridgeline.seams.rollout import Generated, Ints, Requests, RolloutCollection, Serve
 from ridgeline.seams.technique import accuracy, param
 
 
@@ -61,8 +62,9 @@ class OverProvisioned(RolloutCollection):
         return found
 
     @staticmethod
-    def _made(found: Generated, output: np.ndarray, late: np.ndarray, stop_s: float) -> np.ndarray:
+    def _made(found: Generated, output: Ints, late: NDArray[np.bool_], stop_s: float) -> Ints:
         """Tokens that the requests which are cut off have by then (L,) [token], at least one short of their end."""
         first, end = found.first_s[late], found.end_s[late]
         share = np.clip((stop_s - first) / np.maximum(end - first, 1e-12), 0.0, 1.0)
-        return np.minimum((share * output[late]).astype(np.int64), output[late] - 1)
+        made: Ints = np.minimum((share * output[late]).astype(np.int64), output[late] - 1)
+        return made
