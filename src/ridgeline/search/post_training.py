@@ -52,11 +52,7 @@ class SplitSearch:
     predicted: int
     least_s: float | None
     seconds: float
-
-    @property
-    def on_policy(self) -> PostTrainingReport | None:
-        """The quickest split whose responses are all of the newest weights."""
-        return next((one for one in self.best if not rollout_schedule(one.roles.mode).versions_behind()), None)
+    on_policy: PostTrainingReport | None = None  # the quickest split whose responses are all of the newest weights
 
 
 def deployment_of(asked: PostTrainingQuestion, devices: int, tp: int) -> Deployment:
@@ -355,9 +351,10 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitS
         )
     reports.sort(key=lambda one: one.step.value)
     left = (one.bound_s for one in splits if one not in tried and searcher.trainers.get(one.train_devices, one))
-    least = min((bound for bound in left if bound < reports[0].step.value), default=None)
+    least = min((float(bound) for bound in left if bound < reports[0].step.value), default=None)
+    newest = (one for one in reports if not rollout_schedule(one.roles.mode).versions_behind())
     return SplitSearch(
-        best=tuple(reports[:top]), bounded=len(splits), predicted=len(tried), least_s=least,
+        on_policy=next(newest, None), best=tuple(reports[:top]), bounded=len(splits), predicted=len(tried), least_s=least,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
 

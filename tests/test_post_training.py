@@ -1,0 +1,201 @@
+"""An iteration of post-training: tokens that are kept, sides that add up, and what more of a thing must not do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.graph.workload import Workload
+from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.plan import Plan
+from ridgeline.plan.post_training import PostTraining, Roles
+from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
+from ridgeline.predict.post_training_moves import weight_shards
+from ridgeline.predict.post_training_passes import batch_workload, forward_report, mini_batch_lengths, sequence_lengths
+from ridgeline.predict.rollouts import response_lengths
+from ridgeline.report.post_training import PostTrainingReport
+from ridgeline.search.post_training import roles_of, search_post_training
+
+MODEL, NODE = load("llama-3.2-1b"), cluster("8xH100-SXM")
+JOB = Workload(seq_len=1, global_batch=1)
+ASKED = PostTraining(prompts=32, samples=8, prompt=200, response=500, response_max=2000, mini_batch=128)
+TURNS = Roles(train=Plan(dp=8, zero=1, micro_batch=2), rollout=Deployment(engine="vllm", instances=8))
+APART = Roles(
+    train=Plan(dp=4, zero=1, micro_batch=2), rollout=Deployment(engine="vllm", instances=4), colocated=False
+)  # fmt: skip
+
+
+def iteration(asked: PostTraining = ASKED, roles: Roles = TURNS, **more: Any) -> PostTrainingReport:
+    where = more.pop("where", NODE)
+    return predict_post_training(Models(policy=MODEL, **more), where, asked, roles, JOB)
+
+
+# lengths --------------------------------------------------------------------------------------------
+
+
+def test_responses_keep_their_mean_below_the_cut() -> None:
+    found = response_lengths(replace(ASKED, prompts=500, response_cv=1.2))
+    assert found.mean() == pytest.approx(500, rel=1e-3)
+    assert found.max() == 2000  # cut there
+    assert set(response_lengths(replace(ASKED, response_cv=0.0))) == {500}
+
+
+def test_a_longer_tail_has_longer_responses_and_never_quicker_rollouts() -> None:
+    narrow, wide = (iteration(replace(ASKED, response_cv=cv)) for cv in (0.2, 1.0))
+    assert wide.tail is not None
+    assert narrow.tail is not None
+    assert wide.tail.p99 > narrow.tail.p99
+    assert wide.seconds_of("generation") > narrow.seconds_of("generation")
+    assert wide.tail.cost_s > narrow.tail.cost_s
+
+
+# batches --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packing", ["packed-sequences", "padded-sequences"])
+def test_no_token_is_lost_between_rollouts_and_training(packing: str) -> None:
+    lengths = sequence_lengths(ASKED, response_lengths(ASKED))
+    made = batch_workload(JOB, lengths, Plan(dp=4, tp=2, micro_batch=2), packing)
+    assert made.step_tokens * (1.0 - made.padding) == pytest.approx(lengths.sum())
+    assert made.global_batch % 8 == 0
+
+
+def test_mini_batches_stand_for_all_sequences() -> None:
+    lengths = sequence_lengths(ASKED, response_lengths(ASKED))
+    part = mini_batch_lengths(lengths, ASKED)
+    assert len(part) == 128
+    assert part.sum() * 2 == pytest.approx(lengths.sum(), rel=0.01)
+
+
+def test_a_forward_takes_less_than_half_of_an_update() -> None:
+    lengths = sequence_lengths(ASKED, response_lengths(ASKED))
+    found = forward_report(MODEL, NODE, JOB, lengths, (TURNS.train, TURNS.packing))
+    assert found.step_time.value < 0.5 * sum(p.seconds for p in iteration().phases if p.name == "updates")
+
+
+# the iteration --------------------------------------------------------------------------------------
+
+
+def test_phases_in_turn_add_up_to_the_iteration() -> None:
+    found = iteration()
+    assert found.step.value == pytest.approx(sum(one.seconds for one in found.phases))
+    assert found.updates == 2
+    assert {one.name for one in found.phases} >= {"rollouts", "old log-probabilities", "reference", "updates"}
+    assert found.step.low <= found.step.value <= found.step.high
+    assert found.tokens == pytest.approx(256 * 700, rel=0.01)
+
+
+def test_epochs_repeat_updates_alone() -> None:
+    once, twice = iteration(), iteration(replace(ASKED, epochs=2))
+    spent = [next(p.seconds for p in one.phases if p.name == "updates") for one in (once, twice)]
+    assert spent[1] == pytest.approx(2 * spent[0])
+    assert twice.step.value - once.step.value == pytest.approx(spent[0])
+
+
+def test_apart_one_step_off_takes_the_longer_side() -> None:
+    turns, off = iteration(roles=APART), iteration(roles=replace(APART, mode="off-policy"))
+    sides = [turns.seconds_of(side) for side in ("generation", "training")]
+    assert turns.step.value == pytest.approx(sum(sides) + turns.seconds_of("transfer"))
+    assert max(sides) <= off.step.value < turns.step.value
+    assert iteration(roles=replace(APART, mode="off-policy(staleness=0)")).step.value == turns.step.value
+
+
+def test_more_bandwidth_is_never_slower() -> None:
+    tiers = tuple(replace(tier, bytes_per_s=2 * tier.bytes_per_s) for tier in NODE.tiers)
+    wide = replace(NODE, tiers=tiers)
+    for roles in (TURNS, APART):
+        assert iteration(roles=roles, where=wide).step.value <= iteration(roles=roles).step.value * (1 + 1e-9)
+
+
+def test_a_rule_on_the_host_takes_its_time() -> None:
+    slow = iteration(replace(ASKED, reward_s=0.01))
+    assert slow.step.value - iteration().step.value == pytest.approx(2.56)
+
+
+def test_ppo_trains_a_critic_in_turn_or_beside() -> None:
+    asked = replace(ASKED, task="ppo")
+    turn = iteration(asked, replace(APART, mode="synchronous"))
+    beside = iteration(asked, replace(APART, rollout=Deployment(engine="vllm", instances=2), critic=Plan(dp=2, zero=1)))
+    names = {one.name: one for one in turn.phases}
+    assert names["critic updates"].seconds == pytest.approx(names["updates"].seconds, rel=0.05)
+    assert beside.roles.devices == 8
+    assert any(one.beside for one in beside.phases)
+    assert {one.role for one in beside.memory} == {"trainer", "critic", "engine"}
+
+
+def test_a_reward_model_is_a_forward_more() -> None:
+    found = iteration(reward=MODEL)
+    assert next(p for p in found.phases if p.name == "reward model").seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "phases"), [("dpo", ["reference", "updates"]), ("sft", ["updates"]), ("reward", ["updates"])]
+)
+def test_tasks_without_rollouts_are_training_with_forwards(task: str, phases: list[str]) -> None:
+    found = iteration(replace(ASKED, task=task, samples=2, mini_batch=64))
+    assert [one.name for one in found.phases] == phases
+    assert found.tail is None
+    assert found.step.value == pytest.approx(sum(one.seconds for one in found.phases))
+
+
+def test_states_that_stay_leave_the_engine_less_cache() -> None:
+    moved, kept = iteration(), iteration(roles=replace(TURNS, offload=False))
+    caches = [next(m for m in one.memory if m.role == "engine").parts["KV cache"] for one in (moved, kept)]
+    assert caches[1] < caches[0]
+    assert "reference" in next(m for m in kept.memory if m.role == "trainer").parts
+    assert "states to host and back" not in {one.name for one in kept.phases}
+
+
+def test_shards_of_the_weights() -> None:
+    assert weight_shards(Plan(tp=4, pp=2, dp=8, zero=1)) == 8
+    assert weight_shards(Plan(tp=2, dp=8, zero=3)) == 16
+
+
+# what cannot be -------------------------------------------------------------------------------------
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
+    with pytest.raises(WorkloadError, match="raise response_max"):
+        PostTraining(response=5000, response_max=4096)
+    with pytest.raises(WorkloadError, match="mini_batch = 2000 sequences, needs 1 to prompts"):
+        PostTraining(prompts=10, samples=10, mini_batch=2000)
+    with pytest.raises(PlanError, match="the roles take 12 devices"):
+        iteration(roles=replace(APART, train=Plan(dp=8)))
+
+
+# the split ------------------------------------------------------------------------------------------
+
+
+def question(**stated: Any) -> PostTrainingQuestion:
+    return PostTrainingQuestion(models=Models(policy=MODEL), cluster=NODE, asked=ASKED, job=JOB, stated=stated)
+
+
+def test_what_is_stated_of_the_roles_is_kept() -> None:
+    roles, _ = roles_of(question(rollout_devices=4, rollout_tp=2, dp=4, zero=3, rollout_mode="streaming"))
+    assert (roles.rollout.instances, roles.rollout.tp, roles.train.dp, roles.train.zero) == (2, 2, 4, 3)
+    assert not roles.colocated
+    assert roles.mode == "streaming"
+    with pytest.raises(PlanError, match="leave the trainer none of 8"):
+        roles_of(question(rollout_devices=8))
+
+
+def test_the_search_finds_no_worse_than_every_split_that_it_predicts() -> None:
+    found = search_post_training(question())
+    times = [one.step.value for one in found.best]
+    assert times == sorted(times)
+    assert found.on_policy is not None
+    assert all(one.fits for one in found.best)
+    again, _ = roles_of(question(rollout_tp=found.on_policy.roles.rollout.tp))
+    assert found.best[0].step.value <= iteration(roles=again).step.value * 1.01
+
+
+def test_a_search_keeps_a_mode() -> None:
+    found = search_post_training(question(rollout_mode="streaming"))
+    assert {one.roles.mode for one in found.best} == {"streaming"}
+    assert np.isfinite(found.best[0].step.value)
