@@ -19,6 +19,7 @@ from ridgeline.cli.main import run
 from ridgeline.errors import UnitError
 from ridgeline.report import as_json, serving_json
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field
+from ridgeline.scenario.post_training_fields import POST_TRAINING_FIELDS, ROLE_FIELDS
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
 
 SECTIONS = {
@@ -26,6 +27,8 @@ SECTIONS = {
     "## `[plan]`": PLAN_FIELDS,
     "### `[workload]` of traffic": TRAFFIC_FIELDS,
     "### `[plan]` of a deployment": DEPLOYMENT_FIELDS,
+    "### `[workload]` of post-training": POST_TRAINING_FIELDS,
+    "### `[plan]` of post-training": ROLE_FIELDS,
     "### `[plan]` of a batch whose weights devices do not hold": OFFLOAD_FIELDS,
 }
 PAGE = Path(__file__).parents[2] / "docs" / "scenario.md"

@@ -37,7 +37,7 @@ def test_one_step_off_takes_the_longer_side() -> None:
 
 
 def test_streaming_trains_under_the_tail_of_its_own_iteration() -> None:
-    """Four pieces of 1.5 s are ready at 2, 4, 6 and 10 s: only the last is left after the rollouts, then the weights."""
+    """Four pieces of 1.5 s are ready at 2, 4, 6 and 10 s: the last follows the rollouts, then the weights."""
     assert period("streaming(staleness=0,parts=4)") == pytest.approx(10.0 + 1.5 + 1.0)
 
 

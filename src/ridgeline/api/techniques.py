@@ -15,11 +15,11 @@ from ridgeline.errors import InputError, PlanError, UnknownNameError
 from ridgeline.facts.store import sources
 from ridgeline.facts.taxonomies import taxonomies, taxonomy_source
 from ridgeline.report.blocks import Block, Line, Table, blank
-from ridgeline.scenario.fields import SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
+from ridgeline.scenario.fields import POST_FAMILIES, SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
 from ridgeline.seams.registry import families, family_of, kind, names
 from ridgeline.seams.technique import Technique, shown
 
-ALWAYS = WORDS | SERVING_FAMILIES  # families that a word of their own names
+ALWAYS = WORDS | SERVING_FAMILIES | POST_FAMILIES  # families that a word of their own names
 _WIDTH = 180  # columns of a list that is piped
 
 

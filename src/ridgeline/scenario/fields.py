@@ -175,8 +175,9 @@ def _technique(part: object) -> Technique:
         found = made(found.family, found.key, {name: value for name, value in part.items() if name != "name"})
     else:
         raise ValueError(f"{shown(part)} names no technique; write [[plan.technique]] with name = '...'")
-    if found.family in WORDS:
-        raise ValueError(f"{found.key} is one of the {found.family}; write {WORDS[found.family]} = '{found.text}'")
+    word = (WORDS | POST_FAMILIES).get(found.family)
+    if word is not None:
+        raise ValueError(f"{found.key} is one of the {found.family}; write {word} = '{found.text}'")
     return found
 
 
@@ -210,6 +211,12 @@ WORDS = {
     "node_orders": "node_order",
 }
 """Families of which a scenario always has one, and the word that names it."""
+POST_FAMILIES = {
+    "rollout_schedules": "rollout_mode",
+    "rollout_collections": "rollout_collection",
+    "sequence_packing": "sequence_packing",
+}
+"""Families of post-training that a word of their own names."""
 SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption", "routers": "router"}
 """Families of serving that a word of their own names."""
 TECHNIQUES = Field(

@@ -12,7 +12,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.lengths import is_law
 from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.post_training import PAIRED, TASKS, PostTraining
+from ridgeline.plan.post_training import ONLINE, PAIRED, TASKS, PostTraining
 from ridgeline.scenario.assumed import fill_precision
 from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
@@ -93,8 +93,8 @@ def _build(tables: Mapping[str, Table], place: Place) -> PostTrainingScenario:
 def _check_idle(values: Mapping[str, Any], place: Place) -> None:
     """Raises for words that would change nothing in a task."""
     task = values["task"]
-    idle = {"critic": ("ppo",), "reward_model": ("grpo", "ppo"), "reward_s": ("grpo", "ppo"),
-            "old_logprobs": ("grpo", "ppo"), "reference": ("grpo", "ppo", "dpo"), "samples": ("grpo", "ppo")}  # fmt: skip
+    idle = {"critic": ("ppo",), "reference": (*ONLINE, "dpo")}
+    idle |= dict.fromkeys(("reward_model", "reward_s", "old_logprobs", "samples"), ONLINE)
     for name, tasks in idle.items():
         if name in values and task not in tasks:
             raise place.fail("workload", name, f"is of {', '.join(tasks)}, and the task is {task}; leave it out")

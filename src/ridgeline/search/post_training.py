@@ -354,8 +354,8 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitS
     least = min((float(bound) for bound in left if bound < reports[0].step.value), default=None)
     newest = (one for one in reports if not rollout_schedule(one.roles.mode).versions_behind())
     return SplitSearch(
-        on_policy=next(newest, None), best=tuple(reports[:top]), bounded=len(splits), predicted=len(tried), least_s=least,
-        seconds=time.perf_counter() - started,
+        on_policy=next(newest, None), best=tuple(reports[:top]), bounded=len(splits), predicted=len(tried),
+        least_s=least, seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 

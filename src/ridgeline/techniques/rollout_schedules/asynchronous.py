@@ -20,7 +20,7 @@ class OffPolicy(RolloutSchedule):
     key: ClassVar[str] = "off-policy"
     source: ClassVar[tuple[str, ...]] = ("async-rlhf-2024",)
     quality: ClassVar[Fact | None] = accuracy(
-        "reward kept at one step off-policy for 2.8B models, lost as more mini-batches separate the two",
+        "Llama 3.1 8B, an instruction-following task: final performance of the synchronous run matched",
         "async-rlhf-2024",
     )
     staleness: int = param(1, "version", "versions that the generating weights may be behind", low=0, high=64)
@@ -46,7 +46,7 @@ class Streaming(RolloutSchedule):
     key: ClassVar[str] = "streaming"
     source: ClassVar[tuple[str, ...]] = ("asyncflow-2025",)
     quality: ClassVar[Fact | None] = accuracy(
-        "reward curves of one step of delay lie on those of the synchronous run", "asyncflow-2025"
+        "negligible differences of reward scores from synchronous runs", "asyncflow-2025"
     )
     staleness: int = param(1, "version", "versions that the generating weights may be behind", low=0, high=64)
     parts: int = param(8, "piece", "pieces that an iteration is handed on in", low=1, high=1024)
