@@ -49,7 +49,7 @@ def test_a_word_that_means_nothing_here_is_left_to_its_spelling() -> None:
         (["predict", "gpt2", "--tensor-parallel", "2"], "(Possible options: --tp)"),
         (["plan", "gpt2", "--per_device_train_batch_size", "2"], "(Possible options: --micro-batch)"),
         (["predict", "gpt2", "--dtype", "fp16"], "(Possible options: --precision, --weights)"),
-        (["predict", "gpt2", "--on", "1xH100-SXM", "--task", "sft"], "here it is called full or lora or qlora"),
+        (["predict", "gpt2", "--on", "1xH100-SXM", "--task", "peft"], "here it is called lora or qlora"),
     ],
 )
 def test_a_command_names_the_flag(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:

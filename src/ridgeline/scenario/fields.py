@@ -262,8 +262,8 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     Field(
         name="task",
         read=_task,
-        help="what is trained; grpo to reward are post-training",
-        choices=(*_TASKS, *POST_TASKS),
+        help=f"what is trained; of post-training {', '.join(POST_TASKS)}",
+        choices=_TASKS,
         write=lambda task: task.value,
     ),
     whole("seq_len", "tokens per sequence", most=_LONGEST),

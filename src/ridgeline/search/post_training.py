@@ -56,7 +56,7 @@ class SplitSearch:
 
 
 def deployment_of(asked: PostTrainingQuestion, devices: int, tp: int) -> Deployment:
-    """The engine's instances on some devices, at a tensor-parallel degree."""
+    """The engine's instances on some devices, at a tensor-parallel degree; raises `PlanError` where none fits."""
     said = asked.stated
     name, _, version = str(said.get("rollout_engine", _ENGINE)).partition(" ")
     pp = int(said.get("rollout_pp", 1))
