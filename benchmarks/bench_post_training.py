@@ -94,8 +94,8 @@ def main() -> None:
     page += [f"| {count} | {reason} |\n" for reason, count in why.most_common()]
     wall, used, told = split_seconds()
     page.append(
-        f"\n## The split of 64 H100\n\n`plan` of `examples/grpo-32b-64xh100.toml`: {told}, {used:.1f} s of processor time"
-        f" ({wall:.1f} s on the clock of a machine that others used).\n"
+        f"\n## The split of 64 H100\n\n`plan` of `examples/grpo-32b-64xh100.toml`: {told}, {used:.1f} s of processor"
+        f" time ({wall:.1f} s on the clock of a machine that others used).\n"
     )
     (HERE / "post_training.md").write_text("".join(page), encoding="utf-8")
 

@@ -350,7 +350,7 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitS
             f" {asked.models.policy.name} ({len(splits)} bounded); add devices, or lower mini_batch or response_max"
         )
     reports.sort(key=lambda one: one.step.value)
-    left = (one.bound_s for one in splits if one not in tried and searcher.trainers.get(one.train_devices, one))
+    left = (one.bound_s for one in splits if one not in tried and searcher.steps_s.get(one.train_devices, 0.0) < np.inf)
     least = min((float(bound) for bound in left if bound < reports[0].step.value), default=None)
     newest = (one for one in reports if not rollout_schedule(one.roles.mode).versions_behind())
     return SplitSearch(
