@@ -1,0 +1,101 @@
+"""Rows of post-training: read, answered through the function of `predict --task`, refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.api.verb import ask
+from ridgeline.search.post_training import measured_iteration
+from ridgeline.validate.machines import machines
+from ridgeline.validate.post_training import PostTrainingRows, read_job
+from ridgeline.validate.rows import Row, read
+
+CELLS = {
+    "id": "x1", "algorithm": "GRPO", "model": "Llama-3.2-1B", "hardware": "H100 80GB (DGX)", "n_devices": "8",
+    "train_engine": "Megatron-Core", "rollout_engine": "vLLM", "precision": "bf16",
+    "layout": "generation [TP,PP] [2,1]; training [TP,CP,EP,PP,VPP] [2,1,1,2,n/a]",
+    "prompts_per_step": "32", "samples_per_prompt": "8", "prompt_tokens": "200", "response_tokens_mean": "500",
+    "response_tokens_max": "2000", "mode": "colocated", "metric": "step_s", "value": "6", "unit": "s",
+    "notes": "training batch 128",
+}  # fmt: skip
+
+
+def row(**changed: str) -> Row:
+    return Row(line=2, id="x1", cells={**CELLS, **changed})
+
+
+def answer(**changed: str) -> dict[str, Any]:
+    return PostTrainingRows(measured_iteration).answer(row(**changed))
+
+
+def test_a_row_is_read_to_the_words_of_a_plan() -> None:
+    job = read_job(row(), machines())
+    stated = job.question.stated
+    assert {name: stated[name] for name in ("tp", "pp", "cp", "rollout_tp")} == {
+        "tp": 2,
+        "pp": 2,
+        "cp": 1,
+        "rollout_tp": 2,
+    }
+    assert (job.question.asked.mini_batch, job.question.asked.sequences) == (128, 256)
+    assert not job.searched
+    words = read_job(row(layout="train sp4fsdp8; rollout tp4", train_engine="FSDP"), machines()).question.stated
+    assert (words["cp"], words["zero"], words["context_style"], words["rollout_tp"]) == (4, 3, "ulysses", 4)
+    assert words["recompute"] == "full"  # the trainer's own habit, which is told
+
+
+def test_a_mini_batch_of_prompts_counts_their_responses() -> None:
+    assert read_job(row(notes="mini batch 8"), machines()).question.asked.mini_batch == 64
+
+
+def test_dapo_says_what_its_paper_does() -> None:
+    job = read_job(row(algorithm="DAPO", samples_per_prompt=""), machines())
+    assert job.question.asked.samples == 16
+    assert not job.question.asked.reference
+    assert job.question.stated["rollout_collection"] == "dynamic-sampling"
+    assert any("16 responses" in text for text in job.assumptions)
+
+
+def test_an_answer_has_interval_and_evidence() -> None:
+    found = answer()
+    assert found["status"] == "scored"
+    assert found["low"] <= found["predicted"] <= found["high"]
+    part = answer(metric="train_s")["predicted"] + answer(metric="rollout_s")["predicted"]
+    assert part < found["predicted"]
+    assert answer(unit="min", value="0.1")["predicted"] == pytest.approx(found["predicted"] / 60)
+    rate = answer(metric="tokens_per_s", unit="tokens/s")["predicted"]
+    assert rate * found["predicted"] == pytest.approx(256 * 700, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"samples_per_prompt": ""}, "how many responses a prompt gets is not stated"),
+        ({"response_tokens_mean": ""}, "the mean length of responses is not stated"),
+        ({"prompts_per_step": ""}, "how many prompts"),
+        ({"algorithm": "SWE"}, "no algorithm that is predicted"),
+        ({"mode": "elsewhere"}, "known: colocated, apart, async"),
+        ({"metric": "reward"}, "is not predicted"),
+        ({"unit": "furlong"}, "is no unit of step_s"),
+        ({"n_devices": ""}, "the number of devices is not stated"),
+    ],
+)
+def test_a_row_without_what_is_needed_is_refused(changed: dict[str, str], said: str) -> None:
+    with pytest.raises(Exception, match=said):
+        answer(**changed)
+
+
+def test_check_knows_the_kind_of_table(tmp_path: Path) -> None:
+    file = tmp_path / "rows.tsv"
+    file.write_text("\t".join(CELLS) + "\n" + "\t".join(CELLS.values()) + "\n", encoding="utf-8")
+    assert read(file).kind == "post-training"
+    (found,) = ask("check", table=str(file), blind=True).value
+    predicted = ask(
+        "predict", subject="llama-3.2-1b", on="8xH100-SXM", task="grpo", prompts="32", samples="8", prompt="200",
+        response="500", response_max="2000", mini_batch="128", tp="2", pp="2", cp="1", ep="1", rollout_tp="2",
+        framework="megatron-lm", rollout_engine="vLLM",
+    ).value  # fmt: skip
+    assert found["predicted"] == pytest.approx(predicted.step.value, rel=0.05)
