@@ -7,7 +7,7 @@ from typing import Any
 from ridgeline.api.flags import LIMIT_FIELDS, STATED_FIELDS
 from ridgeline.api.verb import REQUIRED, VERBS, Argument, Verb
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
-from ridgeline.scenario.post_training_fields import OWN_FIELDS, ROLE_FIELDS
+from ridgeline.scenario.post_training_fields import POST_FLAGS
 from ridgeline.scenario.sampling_fields import PICTURE_FIELDS
 from ridgeline.scenario.serving_fields import (
     BATCH_FIELDS,
@@ -102,7 +102,7 @@ Examples:
         "Serving: traffic and objective": TRAFFIC_FIELDS,
         "Serving: the deployment; what is given is kept": DEPLOYMENT_FIELDS,
         "Serving: weights in host memory": HOST_FIELDS,
-        "Post-training": (*OWN_FIELDS, *ROLE_FIELDS),
+        "Post-training": POST_FLAGS,
     },
 )  # fmt: skip
 VERBS["predict"] = Verb(
@@ -127,7 +127,7 @@ Examples:
     },
     fields={
         **_RUN_FLAGS, "Serving: weights in host memory": OFFLOAD_FIELDS, "Pictures": PICTURE_FIELDS,
-        "Post-training": (*OWN_FIELDS, *ROLE_FIELDS),
+        "Post-training": POST_FLAGS,
     },
 )  # fmt: skip
 VERBS["simulate"] = Verb(

@@ -23,6 +23,10 @@ class Task(Enum):
     QLORA = "qlora"
 
 
+POST_TASKS = ("grpo", "ppo", "dpo", "sft", "reward")
+"""Tasks of post-training, which have a scenario of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """Bytes and matrix rates of one training recipe.

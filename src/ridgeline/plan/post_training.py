@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ridgeline.errors import WorkloadError
+from ridgeline.graph.workload import POST_TASKS
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 
 ONLINE = ("grpo", "ppo")  # the policy generates what it is trained on
 PAIRED = ("dpo", "reward")  # two answers to each prompt, a chosen and a rejected one
-TASKS = (*ONLINE, "dpo", "sft", "reward")
+TASKS = POST_TASKS
 MOST_SEQUENCES = 200_000  # of one iteration, beyond any published run
 
 

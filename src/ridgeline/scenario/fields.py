@@ -13,8 +13,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
 from ridgeline.facts.policies import FRAMEWORKS
-from ridgeline.graph.workload import PRECISIONS, Task
-from ridgeline.plan.post_training import TASKS as POST_TASKS
+from ridgeline.graph.workload import POST_TASKS, PRECISIONS, Task
 from ridgeline.scenario.synonyms import called_here
 from ridgeline.seams.recompute import SELECTIVE
 from ridgeline.seams.registry import listed, made, names, technique

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ridgeline.plan.post_training import MOST_SEQUENCES, TASKS
+from ridgeline.graph.workload import POST_TASKS
 from ridgeline.scenario.fields import (
     PLAN_FIELDS,
     WORKLOAD_FIELDS,
@@ -15,16 +15,16 @@ from ridgeline.scenario.fields import (
     yes,
 )
 
-_LONGEST = 10**8
+_LONGEST, _MOST = 10**8, 200_000  # tokens of a response; sequences of an iteration, beyond any published run
 _OF_TRAINER = (
     "precision", "optimizer", "attention_kernel", "execution", "framework", "fused_optimizer", "looped_optimizer",
 )  # fmt: skip
 
 OWN_FIELDS: tuple[Field, ...] = (
-    whole("prompts", "prompts of an iteration (RL step)", most=MOST_SEQUENCES),
-    whole("samples", "responses to each prompt (the group of GRPO)", most=MOST_SEQUENCES),
-    Field(name="prompt", read=number("1", 1.0, _LONGEST), help="mean tokens of a prompt"),
-    Field(name="response", read=number("1", 1.0, _LONGEST), help="mean tokens of a response"),
+    whole("prompts", "prompts of an iteration (RL step)", most=_MOST),
+    whole("samples", "responses to each prompt (the group of GRPO)", most=_MOST),
+    whole("prompt", "mean tokens of a prompt", most=_LONGEST),
+    whole("response", "mean tokens of a response", most=_LONGEST),
     whole("response_max", "longest response, at which it is cut", most=_LONGEST),
     Field(
         name="response_cv",
@@ -32,7 +32,7 @@ OWN_FIELDS: tuple[Field, ...] = (
         help="spread of responses: coefficient of variation of their lognormal law",
     ),
     text("responses", "response lengths: a file of tokens, or lognormal(median=2000,sigma=1)"),
-    whole("mini_batch", "sequences of one optimizer step; all of an iteration when absent", most=MOST_SEQUENCES),
+    whole("mini_batch", "sequences of one optimizer step; all of an iteration when absent", most=_MOST),
     whole("epochs", "passes of updates over an iteration's sequences", most=1000),
     yes("reference", "score sequences with a frozen copy of the policy, for the KL term"),
     yes("old_logprobs", "compute the policy's own log-probabilities before the first update"),
@@ -47,7 +47,7 @@ OWN_FIELDS: tuple[Field, ...] = (
 """Words of [workload] that no other task has, `prompt` aside."""
 
 POST_TRAINING_FIELDS: tuple[Field, ...] = (
-    pick("task", TASKS, "what is post-trained, and how"),
+    pick("task", POST_TASKS, "what is post-trained, and how"),
     *OWN_FIELDS,
     *(one for one in WORKLOAD_FIELDS if one.name in _OF_TRAINER),
 )
@@ -73,4 +73,5 @@ ROLE_FIELDS: tuple[Field, ...] = (
 """Words of [plan] that no other task has."""
 
 POST_PLAN_FIELDS: tuple[Field, ...] = (*PLAN_FIELDS, *ROLE_FIELDS)
-POST_NAMES = frozenset(one.name for one in (*OWN_FIELDS, *ROLE_FIELDS)) - {"prompt"}
+POST_FLAGS = tuple(one for one in (*OWN_FIELDS, *ROLE_FIELDS) if one.name != "prompt")
+"""Those words that no other kind of scenario has."""
