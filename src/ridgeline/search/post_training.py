@@ -85,7 +85,7 @@ def roles_of(asked: PostTrainingQuestion) -> tuple[Roles, tuple[str, ...]]:
     train = trainer(asked, left)
     stated = {name: getattr(train, name) for name in ("tp", "pp", "dp", "zero") if name not in asked.of_trainer}
     if stated:
-        told.append(", ".join(f"{name} {value}" for name, value in stated.items()) + ": the quickest found that fits")
+        told.append(", ".join(f"{name} {value}" for name, value in stated.items()) + ": the quickest found")
     if not asked.asked.online:
         return replace(_roles(asked, train, Deployment()), colocated=True), tuple(told)
     critic_plan = critic_of(asked)
