@@ -125,10 +125,8 @@ class RolloutEngine:
         tables = tables_of([self.made], load)
         spans = [one.span_s / found.span_s for one in replay_ends([self.made], tables, load)]
         at = mean_of([self.made], found, load)
-        power = fleet_power_w(
-            self._cluster, [self.deployment], found, prefill_band(self.made, tables[0], at.prompt),
-            decode_band(self.made, tables[0], at.batch, at.context),
-        )  # fmt: skip
+        bands = prefill_band(self.made, tables[0], at.prompt), decode_band(self.made, tables[0], at.batch, at.context)
+        power = fleet_power_w(self._cluster, [self.deployment], found, [bands])
         busy = np.minimum(found.busy_s, generated.rollout_s)
         return Rollouts(
             generated=generated,
