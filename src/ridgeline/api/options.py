@@ -73,7 +73,6 @@ VERBS["plan"] = Verb(
     epilog="""\b
 Examples:
   ridgeline plan llama-3.1-8b --on 8xH100-SXM --seq-len 8192 --tokens 100B
-  ridgeline plan qwen3-32b --on 64xH100-SXM --task grpo --response 4k
   ridgeline plan qwen3-32b --serve --on 8xH100-SXM --rate 8
       --prompt 2048 --output 256 --slo ttft=1s,tpot=50ms""",
     own={

@@ -261,7 +261,7 @@ WORKLOAD_FIELDS: tuple[Field, ...] = (
     Field(
         name="task",
         read=_task,
-        help=f"what is trained; of post-training {', '.join(POST_TASKS)}",
+        help="what is trained; or grpo, ppo, dpo, sft, reward",
         choices=_TASKS,
         write=lambda task: task.value,
     ),
