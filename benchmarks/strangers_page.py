@@ -255,7 +255,7 @@ def _worst(groups: Mapping[str, list[Key]], rows: Asked, first: Mapping[Key, Ans
 
 
 PEER = Path(__file__).parent / "unseen" / "peer-answers.tsv"
-_BESIDE = """AIConfigurator 0.12.0 (`strangers_peer.py`) on the same open rows: time to first token and per output token
+_BESIDE = """AIConfigurator 0.12.0 (`strangers_peer.py`) on the same rows: time to first token and per output token
 of its `cli_estimate`, with each row's lengths, degrees, formats and concurrency; a batch that its memory model
 refuses is halved until it holds. Its successor AISimulate 0.12 keeps those commands; installing it failed,
 as its package fetches a wheel from an index that was out of reach, so it is not what is compared. A steady estimate is
