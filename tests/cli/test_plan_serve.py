@@ -17,7 +17,7 @@ SLO = ["--slo", "ttft=300ms,tpot=30ms"]
 SMALL = [*ASKED, *TRAFFIC, *SLO]
 RANKED = {
     "deployments", "devices", "goodput_rps", "goodput_per_usd", "attained", "overloaded", "ttft", "tpot", "latency",
-    "output_tokens_per_s", "energy_j_per_token",
+    "output_tokens_per_s", "energy_j_per_token", "carbon_kg_per_token", "kept",
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_the_same_words_print_the_same_bytes(capsys: pytest.CaptureFixture[str])
 
 def test_json_keys_are_stable(capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask_json(capsys, *SMALL, "--top", "3")
-    assert set(answer) == {"best", "fewest", "considered", "pruned", "refused", "assumed"}
+    assert set(answer) == {"best", "fewest", "bound_devices", "considered", "pruned", "refused", "assumed"}
     assert len(answer["best"]) == 3
     known = {"known", "what_if", "sensitivities"}
     assert all(set(one) - known == RANKED for one in [*answer["best"], answer["fewest"]])

@@ -23,7 +23,7 @@ KEYS = {
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
     "usd_per_h", "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges", "failures", "starts",
-    "techniques", "longest_tokens",
+    "techniques", "longest_tokens", "groups", "slo",
     "instances_up", "idle_devices", "known", "what_if", "sensitivities", "intervals", "sampling", "window_s", "steady",
     "reasons", "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip
@@ -372,7 +372,7 @@ def test_requests_that_no_rank_can_hold_end_with_1(capsys: pytest.CaptureFixture
     [
         (["--engine", "vlm"], "unknown engine 'vlm'; nearest: vLLM"),
         (["--engine-file", "/no/such.toml"], "/no/such.toml: no such file"),
-        (["--slo", "soon"], "field '--slo': 'soon' is no bound; write ttft=1s, tpot=50ms or latency=20s"),
+        (["--slo", "soon"], "field '--slo': 'soon' is no bound; write ttft=1s, tpot.p90=50ms, itl.p99=80ms"),
         (["--slo", "ttft=1kg"], "unknown unit 'kg'; wanted s"),
         (["--prefill", "1xtp1"], "a prefill pool alone cannot serve; give both"),
         (["--prefill", "1xtp1", "--decode", "1xtp1", "--instances", "1"], "instances are said beside pools"),

@@ -16,6 +16,7 @@ from ridgeline.cli.main import run
 from ridgeline.errors import PlanError
 from ridgeline.facts.taxonomies import taxonomies
 from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS
 from ridgeline.seams.registry import families, kind, names
 from ridgeline.seams.states import OptimizerStates, Tensor
@@ -93,8 +94,11 @@ def test_parameters_without_limits_and_sources_without_a_key() -> None:
 
 @pytest.mark.parametrize("family", families())
 def test_what_a_page_says_to_write_is_read(family: str) -> None:
-    flags = {field.flag: field for field in (*WORKLOAD_FIELDS, *PLAN_FIELDS, *DEPLOYMENT_FIELDS)}
-    tables = {"workload": WORKLOAD_FIELDS, "plan": (*PLAN_FIELDS, *DEPLOYMENT_FIELDS)}
+    tables = {
+        "workload": (*WORKLOAD_FIELDS, *POST_TRAINING_FIELDS),
+        "plan": (*PLAN_FIELDS, *DEPLOYMENT_FIELDS, *POST_PLAN_FIELDS),
+    }
+    flags = {field.flag: field for fields in tables.values() for field in fields}
     for key in names(family):
         flagged, filed = command.written(kind(family, key))
         flag, word = shlex.split(flagged)

@@ -235,7 +235,7 @@ def test_commands_answer_with_each_type(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["plan", *words, "--pp", "1", "--top", "2", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["others"]) == 1
     assert run(["predict", *words[:3], "--serve"]) == 2
-    assert "unlike types" in capsys.readouterr().err
+    assert "these groups are unlike" in capsys.readouterr().err
 
 
 def test_the_planner_is_no_worse_than_even(tmp_path: Path) -> None:

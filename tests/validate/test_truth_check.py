@@ -272,7 +272,7 @@ def test_memory_metrics_add_what_each_tool_counts(
 
 def test_the_interval_of_a_memory_row_is_that_of_its_transient_bytes(tmp_path: Path) -> None:
     """46.5 GiB without the context, 35 of them states; the score counts the rows that lie inside."""
-    rows = ({"metric": "peak_mem_per_gpu", "unit": "GiB", "value": value} for value in ("50", "60"))
+    rows = ({"metric": "peak_mem_per_gpu", "unit": "GiB", "value": value} for value in ("50", "65"))
     inside, outside = answers(tmp_path, *rows)
     assert [inside["low"], inside["high"]] == pytest.approx([35 + 0.79 * 11.5, 35 + 2.25 * 11.5])
     assert inside["low"] <= inside["measured"] <= inside["high"] < outside["measured"]

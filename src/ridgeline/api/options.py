@@ -48,7 +48,7 @@ _PRICE = _option(
     "your own price of a device of --on for an hour [USD]: 1.99, or spot; of groups 2.5,0.8",
     metavar="USD",
 )
-_CAP = _option(str, "--power-cap", "a limit of each board below its rated power: 500W", metavar="W")
+_CAP = _option(str, "--power-cap", "a limit of each board [W]: 500W", metavar="W")
 _ASKED = {"subject": _SUBJECT, "on": _ON, "from_config": _CONFIG, "region": _REGION, "price": _PRICE, "power_cap": _CAP}
 _NAMED = _argument(str, "one entry, with all that is known of it", None)
 _RUNG = _option(str, "--evidence", "rates that others measured, or the datasheet's alone", "measured", choices=EVIDENCE)

@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ridgeline.seams.serving_technique import Instance, ServingTechnique
 from ridgeline.seams.technique import EXACT, param
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ridgeline.facts.records import Fact
     from ridgeline.plan.deployment import Deployment
     from ridgeline.seams.setting import Setting
 
-Array = NDArray[np.float64]
+    Array = NDArray[np.float64]
+
 _SHARES = (0.0, 0.25, 0.5, 0.75)
 
 
@@ -47,6 +48,8 @@ class HostedLayer:
     @property
     def touched(self) -> Array:
         """Expected number of distinct experts that T tokens take at random [1]: E (1 - (1 - k / E)^T)."""
+        import numpy as np
+
         return np.asarray(self.experts * (1.0 - (1.0 - min(1.0, self.top_k / self.experts)) ** self.tokens))
 
     @property
@@ -56,6 +59,8 @@ class HostedLayer:
 
     def host_s(self, rows: Array) -> Array:
         """The processors' time for an expert of so many rows: its weights once, or its products [s]."""
+        import numpy as np
+
         return np.maximum(self.expert_bytes / self.read_bytes_per_s, self.row_flop * rows / self.host_flop_per_s)
 
 

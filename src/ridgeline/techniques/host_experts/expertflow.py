@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from ridgeline.seams.host_experts import HostedLayer, HostedSeconds, HostExperts
 from ridgeline.seams.technique import param
 from ridgeline.techniques.host_experts.hybrimoe import taken_by_rank
@@ -33,6 +31,9 @@ class ExpertFlow(HostExperts):
 
     def layer(self, one: HostedLayer) -> HostedSeconds:
         """max(device, foretold fetches - the rest of the layer before) + missed fetches [s]."""
+
+        import numpy as np
+
         held = round(self.share * one.experts)
         taken = np.stack([taken_by_rank(one, float(tokens), self.skew)[0] for tokens in one.tokens])
         away = self.active * taken[:, held:].sum(axis=1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lgamma
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from ridgeline.seams.host_experts import Array
+
 
 from ridgeline.seams.host_experts import HostedLayer, HostedSeconds, HostExperts
 
@@ -29,6 +30,9 @@ class Fiddler(HostExperts):
 
     def layer(self, one: HostedLayer) -> HostedSeconds:
         """max(host, fetch, device), each the expectation over the rows of E (1 - share) experts [s]."""
+
+        import numpy as np
+
         away = one.experts * (1.0 - self.share)
         most = int(min(_MOST_ROWS, np.ceil(one.tokens.max())))
         rows = np.arange(1.0, most + 1.0)
@@ -45,8 +49,11 @@ class Fiddler(HostExperts):
         return HostedSeconds(device=device, host=host, link=link, total=total)
 
 
-def binomial(tokens: NDArray[np.float64], chance: float, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def binomial(tokens: Array, chance: float, rows: Array) -> Array:
     """P(S = s) of S ~ B(T, p) for each T and each s of `rows`, zero beyond T, (T, s) [1]."""
+
+    import numpy as np
+
     if chance >= 1.0:
         return np.asarray(rows[None, :] == np.round(tokens)[:, None], dtype=float)
     gamma = np.vectorize(lgamma)

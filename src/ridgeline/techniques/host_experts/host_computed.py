@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from ridgeline.seams.host_experts import HostedLayer, HostedSeconds, HostExperts
 
 
@@ -24,6 +22,9 @@ class HostComputed(HostExperts):
 
     def layer(self, one: HostedLayer) -> HostedSeconds:
         """max(host, device): (1 - share) of the touched experts, each with its mean rows [s]."""
+
+        import numpy as np
+
         away = (1.0 - self.share) * one.touched
         rows = one.top_k * one.tokens / np.maximum(one.touched, 1e-30)
         host, device = away * one.host_s(rows), self.share * one.device_s

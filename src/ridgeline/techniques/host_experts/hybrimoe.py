@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from ridgeline.seams.host_experts import Array, HostedLayer, HostedSeconds, HostExperts
+from ridgeline.seams.host_experts import HostedLayer, HostedSeconds, HostExperts
 from ridgeline.seams.technique import param
+
+if TYPE_CHECKING:
+    from ridgeline.seams.host_experts import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +31,18 @@ class HybriMoE(HostExperts):
 
     def layer(self, one: HostedLayer) -> HostedSeconds:
         """The least of max(host, link + last product, device) over how many experts the link brings [s]."""
+
+        import numpy as np
+
         rows = [self._layer(one, place) for place in range(len(one.tokens))]
         device, host, link, total = (np.array(column) for column in zip(*rows, strict=True))
         return HostedSeconds(device=device, host=host, link=link, total=total)
 
     def _layer(self, one: HostedLayer, place: int) -> tuple[float, float, float, float]:
         """Device, processors, link and end of the layer over the T of one place [s]."""
+
+        import numpy as np
+
         taken, rows = taken_by_rank(one, float(one.tokens[place]), self.skew)
         held = round(self.share * one.experts)
         each = float(one.device_s[place] / max(one.touched[place], 1e-30))
@@ -62,6 +69,9 @@ def taken_by_rank(one: HostedLayer, tokens: float, skew: float) -> tuple[Array, 
 
     1 - (1 - p_r)^T with p_r = min(1, k r^-skew / sum r^-skew): tokens choose on their own.
     """
+
+    import numpy as np
+
     popular = np.arange(1.0, one.experts + 1.0) ** -skew
     chance = np.minimum(1.0, one.top_k * popular / popular.sum())
     taken = 1.0 - (1.0 - chance) ** tokens
