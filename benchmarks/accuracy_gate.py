@@ -64,7 +64,7 @@ def asked(truth: Path | None) -> list[tuple[str, str, Path]]:
     found = [("unseen", *each) for each in bench_strangers.tables([], "open")]
     if truth is not None:
         found += [("read", name, truth / f"{name}.tsv") for name in bench_strangers.TABLES]
-    return found
+    return [each for each in found if each[2].exists()]
 
 
 def grouped(truth: Path | None, folder: Path) -> dict[Group, list[Answer]]:

@@ -79,6 +79,6 @@ def test_published_errors_are_blind_ones(metric: str) -> None:
     for place, side in ((1, "unseen"), (5, "read")):
         row = blind(side, metric)
         assert told[place].split(" of ")[0].replace(",", "") == row[4].split(" ")[0]
-        assert told[place + 1].rstrip("%") == f"{float(row[5].rstrip('%')):.0f}"
+        assert abs(float(told[place + 1].rstrip("%")) - float(row[5].rstrip("%"))) <= 0.51
         assert told[place + 2] == row[8]
         assert f"{metric} {told[place + 1].rstrip('%')} %" in README if side == "unseen" else True
