@@ -29,6 +29,7 @@ from strangers_page import page, sealed_page
 
 from ridgeline.report.as_json import as_value
 from ridgeline.search.complete import complete
+from ridgeline.search.post_training import measured_iteration
 from ridgeline.validate.check import Checker
 from ridgeline.validate.rows import read
 
@@ -78,7 +79,7 @@ def answered(path: Path, store: Path) -> Iterator[Answer]:
     before = kept(store)
     store.write_text("".join(json.dumps(row) + "\n" for row in before), encoding="utf-8")
     yield from before
-    checker = Checker(completer=complete, blind=True)
+    checker = Checker(completer=complete, iteration=measured_iteration, blind=True)
     with store.open("a", encoding="utf-8") as out:
         for place, row in enumerate(table.rows[len(before) :], start=len(before) + 1):
             answer = dict(as_value(checker.answer(row, table)))
