@@ -27,7 +27,7 @@ HEAD = """# Post-training
 `ridgeline check benchmarks/unseen/rl-open.tsv --blind`: 244 public rows of RL iterations of four sources (NeMo RL,
 NeMo-Aligner, AReaL, a table of verl runs), answered by the function behind `predict --task`. *First* are the answers
 before anything was mended for them, of which 37 rows had one; *now* are those of this commit. Nothing is fitted to a
-row; the high end of an iteration's interval is (`interval.post_training.high`), so its coverage is no evidence.
+row; that an iteration may take twice its phases (`interval.post_training.high`) is assumed.
 Written by `bench_post_training.py`.
 
 ## Errors
