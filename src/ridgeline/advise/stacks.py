@@ -80,6 +80,8 @@ class Stacker(Generic[S]):
         """Every change alone on the baseline, the best first; bounds stand for those that cannot be better."""
         found: list[Trial[S]] = []
         for one in self.bounded(self.case.base, self.case.changes(self.case.base), told=True):
+            if base.fits and one.outcome.fits and one.outcome.value < base.value:
+                one = replace(one, outcome=replace(one.outcome, value=max(one.outcome.value, self._closer(one.state))))
             worth = one.outcome.score < base.score
             done = self.simulated_one(one) if worth else one
             if done is not None:

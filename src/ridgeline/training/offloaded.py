@@ -176,23 +176,21 @@ class _Use(NamedTuple):
     micro_batch: int
     chunk: int
     part: int
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Micro-batch, chunk and part."""
-        return self[2:]
+    place: tuple[int, int]  # chunk and part
+    key: tuple[int, int, int]  # micro-batch, chunk and part
 
 
 class _Stage:
     """Lays the layers of one stage's compute tasks, with what moves around them."""
 
     def __init__(self, whole: _Layout, stage: int, tasks: range) -> None:
-        self.whole, self.stage, self.lanes = whole, stage, whole.lanes
+        self.whole, self.lanes, self.parts = whole, whole.lanes, whole.step.parts[stage]
         self.uses = [use for task in tasks for use in self._uses(task)]
         rules = whole.step.rules
         self.gathers, self.gathers_once, self.reduces = (
             bool(each) for each in (rules.gather_always, rules.gather_once, rules.reduce_always)
         )
+        self.shared = whole.step.ranks > 1
         self.fetches = bool(whole.away[WEIGHTS][0]) or self.gathers or self.gathers_once
         self.moves = bool(whole.away[ACTIVATIONS][0])
         self.ends: list[Ends] = []  # of each use
@@ -212,46 +210,50 @@ class _Stage:
         self.forward_at = {use.key: n for n, use in enumerate(self.uses) if use.kind == FORWARD}
         self.backward_at = {use.key: n for n, use in enumerate(self.uses) if use.kind in (BACKWARD, BACKWARD_INPUT)}
         self.ending = (FORWARD,) if whole.step.forwards_alone else (BACKWARD, BACKWARD_WEIGHT)
-        self.final = {(use.chunk, use.part): n for n, use in enumerate(self.uses) if use.kind in self.ending}
+        self.final = {use.place: n for n, use in enumerate(self.uses) if use.kind in self.ending}
         self.gradients: dict[tuple[int, int], Ends] = {}
+        self.work_s = {
+            (kind, chunk, part): _work_s(one, kind)
+            for kind in _WORK for chunk, layers in enumerate(self.parts) for part, one in enumerate(layers)
+        }  # fmt: skip
 
     def _uses(self, task: int) -> list[_Use]:
         base = self.whole.base
         kind, micro, chunk = int(base.kind[task]), int(base.micro_batch[task]), int(base.chunk[task])
         if kind not in _WORK:  # a pass that all stages take part in
-            return [_Use(task, kind, micro, chunk, -1)]
-        count = len(self.whole.step.parts[self.stage][chunk])
+            return [_Use(task, kind, micro, chunk, -1, (chunk, -1), (micro, chunk, -1))]
+        count = len(self.parts[chunk])
         each = range(count) if kind == FORWARD else reversed(range(count))
-        return [_Use(task, kind, micro, chunk, part) for part in each]
+        return [_Use(task, kind, micro, chunk, part, (chunk, part), (micro, chunk, part)) for part in each]
 
     def lay(self) -> None:
         """Record every use in the stage's order; what is fetched ahead is recorded as its buffer falls free."""
-        whole = self.whole
+        whole, lanes, head, tail, before = self.whole, self.lanes, self.whole.head, self.whole.tail, cast(Ends, ())
         fetched, most = 0, len(self.uses)
         for number, use in enumerate(self.uses):
-            self.lanes.micro_batch, self.lanes.chunk = use.micro_batch, use.chunk
-            before = self.ends[-1] if self.ends else ()
-            room = min(most, number // self.together * self.together + self.ahead + 1)
-            while self.fetches and fetched < room:
+            lanes.micro_batch, lanes.chunk = use.micro_batch, use.chunk
+            room = min(most, number // self.together * self.together + self.ahead + 1) if self.fetches else 0
+            while fetched < room:
                 freed = self.left[fetched - self.buffers] if fetched >= self.buffers else ()
                 self._fetch(fetched, (before if fetched > self.ahead else ()) + freed)
                 fetched += 1
             if self.moves:
                 self._restore(number + self.back, before)
             self._compute(number, use)
-            whole.head.setdefault(use.task, self.ends[-1][0])
-            whole.tail[use.task] = self.ends[-1][0]
+            before = self.ends[-1]
+            head.setdefault(use.task, before[0])
+            tail[use.task] = before[0]
         whole.gradients.append(self.gradients)
         whole.last.append(self.ends[-1])
 
     def part(self, use: _Use) -> Part:
         """The layer of a use."""
-        return self.whole.step.parts[self.stage][use.chunk][use.part]
+        return self.parts[use.chunk][use.part]
 
     def _fetch(self, number: int, after: Ends) -> None:
         """Bring the weights of a use, unless they are still there: from drives and host, then from the other ranks."""
         use, step = self.uses[number], self.whole.step
-        place = (use.chunk, use.part)
+        place = use.place
         if use.part < 0 or use.kind == BACKWARD_WEIGHT or place in self.resident:
             return
         part, (away, stored) = self.part(use), self.whole.away[WEIGHTS]
@@ -291,25 +293,25 @@ class _Stage:
             self.ends.append(self.lanes.add(COMPUTE, float(base.duration_s[use.task]), (), STEP_LABEL[use.kind]))
             self.left.append(self.ends[-1])
             return
-        lanes, part = self.lanes, self.part(use)
-        seconds = _work_s(part, use.kind)
+        part, kind = self.parts[use.chunk][use.part], use.kind
+        seconds = self.work_s[kind, use.chunk, use.part]
         fetched = self.fetched.pop(number, ())
         after = fetched + self.restored.pop(number, ()) + self.saves.pop(number - self.back - 1, ()) + self.blocked
         self.blocked = ()
-        makes_gradient = use.kind in self.ending
-        final = self.final.get((use.chunk, use.part)) == number
-        reduces = makes_gradient and part.reduce_s > 0 and (self.reduces or final)
-        exchanged = part.gather_s * bool(fetched) + part.reduce_s * reduces if self.whole.step.ranks > 1 else 0.0
-        seconds += self.whole.slowdown * min(exchanged, seconds)
-        ends = lanes.add(COMPUTE, seconds, after, STEP_LABEL[use.kind])
+        final = kind in self.ending and self.final[use.place] == number
+        reduces = part.reduce_s > 0 and kind in self.ending and (self.reduces or final)
+        if self.shared and (fetched or reduces):
+            exchanged = part.gather_s * bool(fetched) + part.reduce_s * reduces
+            seconds += self.whole.slowdown * min(exchanged, seconds)
+        ends = self.lanes.add(COMPUTE, seconds, after, STEP_LABEL[kind])
         self.ends.append(ends)
-        if self.moves and use.kind == FORWARD and use.key in self.backward_at and self._moves(use.key):
+        self.left.append(ends)
+        if self.moves and kind == FORWARD and use.key in self.backward_at and self._moves(use.key):
             one, (away, stored) = self.whole.owners[ACTIVATIONS], self.whole.away[ACTIVATIONS]
             size, direct = part.kept_bytes, one is not None and one.direct
-            self.saves[number] = lanes.store(away * size, stored * size, ends, "activations", direct=direct)
+            self.saves[number] = self.lanes.store(away * size, stored * size, ends, "activations", direct=direct)
             self.stored[use.key] = self.saves[number]
-        self.left.append(ends)
-        if makes_gradient:
+        if final or (reduces or self.whole.away[GRADIENTS][0]) and kind in self.ending:
             self._gradient(use, part, ends, reduces=reduces, final=final)
 
     def _gradient(self, use: _Use, part: Part, ends: Ends, *, reduces: bool, final: bool) -> None:
@@ -334,7 +336,7 @@ class _Stage:
         if one is not None and one.early:
             ends = one.lay_update(lanes, [part], [ends])[0]
             self.left[-1] = ends if whole.step.forwards_alone else self.left[-1]
-        self.gradients[use.chunk, use.part] = ends
+        self.gradients[use.place] = ends
 
 
 _WORK = (FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)
