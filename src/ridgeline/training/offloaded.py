@@ -311,7 +311,7 @@ class _Stage:
             size, direct = part.kept_bytes, one is not None and one.direct
             self.saves[number] = self.lanes.store(away * size, stored * size, ends, "activations", direct=direct)
             self.stored[use.key] = self.saves[number]
-        if final or (reduces or self.whole.away[GRADIENTS][0]) and kind in self.ending:
+        if final or ((reduces or self.whole.away[GRADIENTS][0]) and kind in self.ending):
             self._gradient(use, part, ends, reduces=reduces, final=final)
 
     def _gradient(self, use: _Use, part: Part, ends: Ends, *, reduces: bool, final: bool) -> None:
