@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strangers_page import page, sealed_page
+from strangers_page import SEALED, TITLE, page
 
 from ridgeline.report.as_json import as_value
 from ridgeline.search.complete import complete
@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 UNSEEN = HERE / "unseen"
 FIRST = UNSEEN / "first-answers.tsv.gz"
 PAGE = HERE / "strangers.md"
-SEALED = HERE / "strangers_sealed.md"
+SEALED_PAGE = HERE / "strangers_sealed.md"
 TABLES = ("training", "memory", "offload", "diffusion", "serving", "rl")
 COLUMNS = (
     "table", "id", "commit", "status", "measured", "predicted", "low", "high", "evidence", "rung", "device", "engine",
@@ -153,9 +153,13 @@ def main() -> None:
         now = {(name, row["id"]): row for name, row in rows}
         asked = [(name, read(path)) for name, path in tables([*TABLES], side)]
         if given.unseal:
-            SEALED.write_text(sealed_page(asked, now, at), encoding="utf-8")
+            told = page(asked, {"": now}, SEALED.format(at=at), UNSEEN / "peer-answers-sealed.tsv")
+            SEALED_PAGE.write_text(told, encoding="utf-8")
         else:
-            PAGE.write_text(page(asked, first_answers(), now, at), encoding="utf-8")
+            first = first_answers()
+            title = TITLE.format(first=", ".join(sorted({str(one["commit"]) for one in first.values()})), now=at)
+            told = page(asked, {"first": first, "now": now}, title, UNSEEN / "peer-answers.tsv")
+            PAGE.write_text(told, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -68,10 +68,7 @@ median of its high / low. Post-training rows were not answered at first: `check`
 Written by `bench_strangers.py --page`; first answers are in `unseen/first-answers.tsv.gz`.
 """
 
-_FIGURES = "error | bias | p90 | inside | width"
-_HEAD = f"| {{what}} | rows | answered | {_FIGURES} | now: answered | {_FIGURES} |"
-_RULE = "|---|" + "---|" * 13
-
+_FIGURES = ("error", "bias", "p90", "inside", "width")
 
 SEALED = """# Sources that stayed sealed until the end
 
@@ -84,48 +81,8 @@ interval, *width* the median of its high / low.
 Written by `bench_strangers.py --unseal --page`; answers are in `unseen/first-answers.tsv.gz`.
 """
 
-_ONE_HEAD = f"| {{what}} | rows | answered | {_FIGURES} |"
-_ONE_RULE = "|---|" + "---|" * 7
-
-
-def sealed_page(asked: Iterable[tuple[str, TruthTable]], now: Mapping[Key, Answer], at: str) -> str:
-    """The page of the sealed half in Markdown: first answers alone."""
-    rows = {
-        (name, row.id): row for name, table in asked for row in table.rows if row.text("confidence").casefold() != "low"
-    }
-    groups: dict[str, list[Key]] = defaultdict(list)
-    for (name, id_), row in rows.items():
-        groups[group_of(name, row.text("metric"))].append((name, id_))
-    lines = [_ONE_HEAD.format(what="metric (limit of the error)"), _ONE_RULE]
-    for name, *_ in GROUPS:
-        if name in groups:
-            limit = f" ({LIMITS[name]:.0%})" if name in LIMITS else ""
-            lines.append(_one_line(name + limit, groups[name], now))
-    parts = [SEALED.format(at=at), "## By metric", "\n".join(lines)]
-    for what, key in _kinds(rows, now).items():
-        lines = [_ONE_HEAD.format(what=f"metric, {what}"), _ONE_RULE]
-        for name, *_ in GROUPS:
-            of: dict[str, list[Key]] = defaultdict(list)
-            for each in groups.get(name, ()):
-                of[key(each)].append(each)
-            lines += [
-                _one_line(f"{name}, {part}", keys, now)
-                for part, keys in sorted(of.items())
-                if len(_scored(keys, now)) >= FEWEST
-            ]
-        parts += [f"## By {what}", "\n".join(lines)]
-    told = PEER.with_name("peer-answers-sealed.tsv")
-    parts += ["## Beside AIConfigurator", _beside(groups, None, now, told)] if told.exists() else []
-    reasons = Counter(
-        (key[0], _short(now[key]["reason"])) for key in rows if now.get(key, {}).get("status") == "refused"
-    )
-    lines = ["| table | reason | rows |", "|---|---|---|"]
-    lines += [f"| {table} | {reason} | {count} |" for (table, reason), count in reasons.most_common()]
-    return "\n\n".join([*parts, "## Refused", "\n".join(lines), *_sources(rows)]) + "\n"
-
-
-def _one_line(name: str, keys: Sequence[Key], answers: Mapping[Key, Answer]) -> str:
-    return "| " + " | ".join((name.replace("|", "/"), str(len(keys)), *_figures(keys, answers))) + " |"
+Answers = Mapping[str, Mapping[Key, Answer]]
+"""Answers by the name of their columns, the last those of now: `first` and `now`, or one without a name."""
 
 
 def group_of(table: str, metric: str) -> str:
@@ -133,29 +90,32 @@ def group_of(table: str, metric: str) -> str:
     return next(name for name, of, begins in GROUPS if of == table and re.match(begins, metric))
 
 
-def page(
-    asked: Iterable[tuple[str, TruthTable]], first: Mapping[Key, Answer], now: Mapping[Key, Answer], at: str
-) -> str:
-    """The whole page in Markdown."""
+def page(asked: Iterable[tuple[str, TruthTable]], answers: Answers, title: str, peer: Path) -> str:
+    """The whole page in Markdown; what weighs most where there are answers of two commits, the peer's where told."""
     rows = {
         (name, row.id): row for name, table in asked for row in table.rows if row.text("confidence").casefold() != "low"
     }
-    groups: dict[str, list[Key]] = defaultdict(list)
+    found: dict[str, list[Key]] = defaultdict(list)
     for (name, id_), row in rows.items():
-        groups[group_of(name, row.text("metric"))].append((name, id_))
-    commits = sorted({str(answer["commit"]) for answer in first.values()})
-    parts = [TITLE.format(first=", ".join(commits), now=at), "## By metric", _by_metric(groups, first, now)]
-    parts += ["## Largest misses", _worst(groups, rows, first, now)]
-    for what, key in _kinds(rows, now).items():
-        parts += [f"## By {what}", _by(what, key, groups, first, now)]
-    parts += [
-        "## Beside AIConfigurator",
-        _beside(groups, first, now),
-        "## Refused",
-        _refused(rows, first, now),
-        *_sources(rows),
-    ]
-    return "\n\n".join(parts) + "\n"
+        found[group_of(name, row.text("metric"))].append((name, id_))
+    groups = {name: found[name] for name, *_ in GROUPS if name in found}
+    parts = [title, "## By metric", _by_metric(groups, answers)]
+    if len(answers) > 1:
+        parts += ["## Largest misses", _worst(groups, rows, answers)]
+    for what, key in _kinds(rows, _now(answers)).items():
+        parts += [f"## By {what}", _by(what, key, groups, answers)]
+    parts += ["## Beside AIConfigurator", _beside(groups, answers, peer)] if peer.exists() else []
+    return "\n\n".join([*parts, "## Refused", _refused(rows, answers), *_sources(rows)]) + "\n"
+
+
+def _now(answers: Answers) -> Mapping[Key, Answer]:
+    return list(answers.values())[-1]
+
+
+def _head(what: str, answers: Answers) -> list[str]:
+    """The head of a table of errors and the rule below it."""
+    figures = [word for name in answers for word in ((f"{name}: " if name == "now" else "") + "answered", *_FIGURES)]
+    return [f"| {' | '.join((what, 'rows', *figures))} |", "|---|" + "---|" * (1 + len(figures))]
 
 
 def _kinds(rows: Asked, now: Mapping[Key, Answer]) -> dict[str, Callable[[Key], str]]:
@@ -176,36 +136,27 @@ def _kinds(rows: Asked, now: Mapping[Key, Answer]) -> dict[str, Callable[[Key], 
     }
 
 
-def _by_metric(groups: Mapping[str, list[Key]], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
-    lines = [_HEAD.format(what="metric (limit of the error)"), _RULE]
-    for name, _, _ in GROUPS:
-        if name in groups:
-            limit = f" ({LIMITS[name]:.0%})" if name in LIMITS else ""
-            lines.append(_line(name + limit, groups[name], first, now))
-    return "\n".join(lines)
+def _by_metric(groups: Mapping[str, list[Key]], answers: Answers) -> str:
+    limits = {name: f" ({LIMITS[name]:.0%})" if name in LIMITS else "" for name in groups}
+    lines = [_line(name + limits[name], keys, answers) for name, keys in groups.items()]
+    return "\n".join([*_head("metric (limit of the error)", answers), *lines])
 
 
-def _by(
-    what: str,
-    key: Callable[[Key], str],
-    groups: Mapping[str, list[Key]],
-    first: Mapping[Key, Answer],
-    now: Mapping[Key, Answer],
-) -> str:
-    lines = [_HEAD.format(what=f"metric, {what}"), _RULE]
-    for name, _, _ in GROUPS:
+def _by(what: str, key: Callable[[Key], str], groups: Mapping[str, list[Key]], answers: Answers) -> str:
+    lines = _head(f"metric, {what}", answers)
+    for name, all_keys in groups.items():
         parts: dict[str, list[Key]] = defaultdict(list)
-        for each in groups.get(name, ()):
+        for each in all_keys:
             parts[key(each)].append(each)
         for part, keys in sorted(parts.items()):
-            if len(_scored(keys, first)) >= FEWEST or len(_scored(keys, now)) >= FEWEST:
-                lines.append(_line(f"{name}, {part}", keys, first, now))
+            if any(len(_scored(keys, one)) >= FEWEST for one in answers.values()):
+                lines.append(_line(f"{name}, {part}", keys, answers))
     return "\n".join(lines)
 
 
-def _line(name: str, keys: Sequence[Key], first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
-    cells = [name.replace("|", "/"), str(len(keys)), *_figures(keys, first), *_figures(keys, now)]
-    return "| " + " | ".join(cells) + " |"
+def _line(name: str, keys: Sequence[Key], answers: Answers) -> str:
+    figures = [cell for one in answers.values() for cell in _figures(keys, one)]
+    return f"| {' | '.join((name.replace('|', '/'), str(len(keys)), *figures))} |"
 
 
 def _scored(keys: Iterable[Key], answers: Mapping[Key, Answer]) -> list[Key]:
@@ -233,8 +184,9 @@ def _figures(keys: Sequence[Key], answers: Mapping[Key, Answer]) -> list[str]:
     return [share, f"{np.median(errors):.1%}", f"{np.median(found - 1):+.1%}", f"{np.quantile(errors, 0.9):.0%}", *held]
 
 
-def _worst(groups: Mapping[str, list[Key]], rows: Asked, first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
+def _worst(groups: Mapping[str, list[Key]], rows: Asked, answers: Answers) -> str:
     """Metric, source, device and engine whose errors weigh most: answered rows times the median above its limit."""
+    now = _now(answers)
     kinds = _kinds(rows, now)
     parts: dict[str, list[Key]] = defaultdict(list)
     limit: dict[str, float] = {}
@@ -249,12 +201,11 @@ def _worst(groups: Mapping[str, list[Key]], rows: Asked, first: Mapping[Key, Ans
         if found.size >= FEWEST:
             weights[label] = found.size * max(0.0, float(np.median(np.abs(found - 1))) - limit[label])
     lines = ["Rows answered times what their median error is above the limit, the heaviest first.", ""]
-    lines += [_HEAD.format(what="metric, source, device, engine"), _RULE]
+    lines += _head("metric, source, device, engine", answers)
     heaviest = sorted(weights, key=lambda label: -weights[label])[:WORST]
-    return "\n".join([*lines, *(_line(label, parts[label], first, now) for label in heaviest if weights[label])])
+    return "\n".join([*lines, *(_line(label, parts[label], answers) for label in heaviest if weights[label])])
 
 
-PEER = Path(__file__).parent / "unseen" / "peer-answers.tsv"
 _BESIDE = """AIConfigurator 0.12.0 (`strangers_peer.py`) on the same rows: time to first token and per output token
 of its `cli_estimate`, with each row's lengths, degrees, formats and concurrency; a batch that its memory model
 refuses is halved until it holds. Its successor AISimulate 0.12 keeps those commands; installing it failed,
@@ -263,46 +214,43 @@ asked of AIConfigurator also where a row is a burst that drains with requests of
 tokens/s): there it answers another question than the row's. Only rows that both answer are compared."""
 
 
-def _beside(
-    groups: Mapping[str, list[Key]], first: Mapping[Key, Answer] | None, now: Mapping[Key, Answer], peer: Path = PEER
-) -> str:
-    """Errors of both programs on the rows that both answer, by metric; without `first` in the answers of now alone."""
+def _beside(groups: Mapping[str, list[Key]], answers: Answers, peer: Path) -> str:
+    """Errors of both programs on the rows that both answer, by metric."""
     with peer.open(encoding="utf-8", newline="") as lines:
         told = {row["id"]: row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)}
     theirs: dict[Key, Answer] = {}
-    for key, answer in now.items():
+    for key, answer in _now(answers).items():
         row = told.get(key[1])
         if key[0] == "serving" and row is not None and row["status"] == "scored" and answer["status"] == "scored":
             theirs[key] = answer | {"predicted": float(row["predicted"]), "low": None}
-    columns = "error | bias | p90"
-    ours = {"now": now} if first is None else {"first": first, "now": now}
-    heads = [f"{name}: {columns}" for name in (*ours, "AIConfigurator")]
+    heads = [f"{name or 'now'}: {' | '.join(_FIGURES[:3])}" for name in (*answers, "AIConfigurator")]
     lines_ = [_BESIDE, "", "| metric | rows of both | " + " | ".join(heads) + " |"]
     lines_.append("|---|---|" + "---|" * 3 * len(heads))
     for name, keys in groups.items():
-        both = [key for key in keys if key in theirs and (first is None or key in _answered(first))]
+        both = [key for key in keys if key in theirs and all(_scored([key], one) for one in answers.values())]
         if len(both) >= FEWEST:
-            figures = [" | ".join(_figures(both, answers)[1:4]) for answers in (*ours.values(), theirs)]
+            figures = [" | ".join(_figures(both, one)[1:4]) for one in (*answers.values(), theirs)]
             lines_.append(f"| {name} | {len(both)} | " + " | ".join(figures) + " |")
     return "\n".join(lines_)
 
 
-def _answered(answers: Mapping[Key, Answer]) -> set[Key]:
-    return {key for key, answer in answers.items() if answer["status"] == "scored"}
+def _refused(rows: Asked, answers: Answers) -> str:
+    """Reasons with their rows, by each column of answers; digits and names of a reason are as one row gives them."""
 
-
-def _refused(rows: Asked, first: Mapping[Key, Answer], now: Mapping[Key, Answer]) -> str:
-    """Reasons with their rows, first and now; digits and names of a reason are as one row gives them."""
-
-    def reasons(answers: Mapping[Key, Answer]) -> Counter[tuple[str, str]]:
+    def reasons(of: Mapping[Key, Answer]) -> Counter[tuple[str, str]]:
         return Counter(
-            (key[0], _short(answers[key]["reason"])) for key in rows if answers.get(key, {}).get("status") == "refused"
+            (key[0], _short(of[key]["reason"])) for key in rows if of.get(key, {}).get("status") == "refused"
         )
 
-    was, is_ = reasons(first), reasons(now)
-    lines = ["| table | reason | first | now |", "|---|---|---|---|"]
-    for table, reason in sorted(was | is_, key=lambda each: (-max(was[each], is_[each]), each)):
-        lines.append(f"| {table} | {reason} | {was[table, reason] or ''} | {is_[table, reason] or ''} |")
+    counts = [reasons(one) for one in answers.values()]
+    lines = [
+        f"| table | reason | {' | '.join(name or 'rows' for name in answers)} |",
+        "|---|---|" + "---|" * len(counts),
+    ]
+    for each in sorted(
+        {each for one in counts for each in one}, key=lambda each: (-max(one[each] for one in counts), each)
+    ):
+        lines.append(f"| {' | '.join((*each, *(str(one[each] or '') for one in counts)))} |")
     return "\n".join(lines)
 
 
