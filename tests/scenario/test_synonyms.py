@@ -19,7 +19,7 @@ FIELDS = (*WORKLOAD_FIELDS, *PLAN_FIELDS, *TRAFFIC_FIELDS, *BATCH_FIELDS, *DEPLO
 
 def test_every_word_that_is_named_is_read() -> None:
     read = {"on", *(field.name for field in FIELDS), *(choice for field in FIELDS for choice in field.choices)}
-    assert {word for words in synonyms._HERE.values() for word in words} <= read
+    assert {word for words in synonyms.synonyms().values() for word in words} <= read
 
 
 @pytest.mark.parametrize(

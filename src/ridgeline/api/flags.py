@@ -6,21 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, count, read_fields
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS, Field, fields_of, read_fields
 
 NOT_SEARCHED = ("layer_split", "recompute_layers")  # a search has no such choice to hold
 STATED_FIELDS = tuple(field for field in PLAN_FIELDS if field.name not in NOT_SEARCHED)
-LIMIT_FIELDS = tuple(
-    Field(name=name, read=count(1), help=help_)
-    for name, help_ in (
-        ("max_tp", "largest tensor-parallel degree to try"),
-        ("max_pp", "largest pipeline-parallel degree to try"),
-        ("max_cp", "largest context-parallel degree to try"),
-        ("max_ep", "largest expert-parallel degree to try"),
-        ("max_micro_batch", "largest micro-batch to try"),
-        ("max_chunks", "most model chunks per stage to try"),
-    )
-)
+LIMIT_FIELDS = fields_of("limits")
 LIMIT_NAMES = frozenset(field.name for field in LIMIT_FIELDS)
 WORKLOAD_NAMES = frozenset(field.name for field in WORKLOAD_FIELDS)
 PLAN_NAMES = frozenset(field.name for field in PLAN_FIELDS)

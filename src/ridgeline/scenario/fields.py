@@ -1,6 +1,6 @@
 """The words of a scenario: every field a person may write, how it is read, and what it means.
 
-One table serves the TOML reader, the command line's flags and the documentation.
+One table, `data/words.tsv`, serves the TOML reader, the command line's flags and the documentation.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from typing import Any
 
 from ridgeline.errors import InputError, PlanError, RidgelineError, UnitError, UnknownNameError, closest
 from ridgeline.facts.policies import FRAMEWORKS
+from ridgeline.facts.store import read_tsv
 from ridgeline.graph.workload import POST_TASKS, PRECISIONS, Task
 from ridgeline.scenario.synonyms import called_here
-from ridgeline.seams.recompute import SELECTIVE
 from ridgeline.seams.registry import listed, made, names, technique
 from ridgeline.seams.technique import Technique
 from ridgeline.units import parse, parse_count
 
-# Bounds on nonsense, far beyond any published run: tokens of a run, tokens of a sequence, and anything smaller, such as
-# sequences of a step and devices of a job.
-_MOST_TOKENS, _LONGEST, _MOST = 10**18, 10**9, 10**6
+_MOST = 10**6  # a bound on nonsense, far beyond any published run: sequences of a step, devices of a job ...
 _MOST_TECHNIQUES = 100
 
 
@@ -257,94 +255,74 @@ def _task(value: object) -> Task:
     return found
 
 
-WORKLOAD_FIELDS: tuple[Field, ...] = (
-    Field(
-        name="task",
-        read=_task,
-        help="what is trained; or grpo, ppo, dpo, sft, reward",
-        choices=_TASKS,
-        write=lambda task: task.value,
-    ),
-    whole("seq_len", "tokens per sequence", most=_LONGEST),
-    whole("global_batch", "sequences per optimizer step"),
-    whole("tokens", "tokens of the whole run, e.g. 15T; the answer then has days and dollars", most=_MOST_TOKENS),
-    pick("precision", PRECISIONS, "training recipe"),
-    filled("optimizer", "optimizers", "optimizer"),
-    Field(
-        name="mean_document",
-        read=number("1", 1.0, 1e12),
-        help="mean tokens of the packed documents that attention may not cross",
-    ),
-    Field(
-        name="lengths",
-        read=_lengths,
-        help="unlike sequences: a file of their tokens, or lognormal(median=2000,sigma=1.4); seq_len is the longest",
-    ),
-    Field(name="padding", read=number("1", 0.0, 1.0), help="share of positions that carry no token, e.g. 0.1 or 10%"),
-    Field(
-        name="unpredicted",
-        read=number("1", 0.0, 1.0001),
-        help="share of positions whose logits are not made, e.g. 85% of a masked language model's",
-    ),
-    Field(
-        name="expert_capacity",
-        read=number("1", 0.0, 1e3),
-        help="rows that each expert computes over its balanced share, e.g. 1.25 where capacity is fixed",
-    ),
-    pick("expert_choice", ("top", "sinkhorn"), "how Megatron-LM's router chooses experts"),
-    pick("expert_dispatch", ("alltoall", "allgather", "deepep", "hybridep"), "how tokens reach experts of other ranks"),
-    pick("expert_modules", ("grouped", "single"), "a rank's experts as one module or one each"),
-    whole("encoder_seq_len", "encoder tokens per sequence (encoder-decoder models)", most=_LONGEST),
-    whole("lora_rank", "rank of the LoRA adapters"),
-    pick("lora_targets", ("all", "attention", "qkv"), "linear layers that carry an adapter"),
-    yes("lora_dropout", "drop elements of what adapters read"),
-    pick("attention_kernel", ("flash", "unfused"), "attention kernel"),
-    pick("execution", ("eager", "compiled", "graph"), "how kernels are launched"),
-    Field(
-        name="framework",
-        read=_framework,
-        help="training framework, NAME or NAME@VERSION: plans that it runs, priced as it holds, copies and launches",
-        choices=FRAMEWORKS.names(),
-        write=lambda framework: getattr(framework, "key", framework),
-    ),
-    yes("fused_optimizer", "update in one pass over the states, not one for each operation"),
-    yes("looped_optimizer", "update weights one after another, each operation launched for each of them"),
-    yes("counts_zeros", "count the zeros of every gradient each step, as Megatron-LM's --log-num-zeros-in-grad does"),
-)
+Kind = Callable[[str, str, str], Field]
+"""How a row of `data/words.tsv` becomes a field, from its name, its arguments and its help."""
 
-PLAN_FIELDS: tuple[Field, ...] = (
-    whole("tp", "tensor-parallel degree"),
-    whole("pp", "pipeline-parallel degree"),
-    whole("cp", "context-parallel degree"),
-    whole("dp", "data-parallel degree; when absent, what the cluster leaves"),
-    whole("ep", "expert-parallel degree"),
-    whole("etp", "tensor-parallel degree inside an expert; when absent, tp"),
-    yes("sequence_parallel", "divide norms and residuals over the tensor-parallel ranks"),
-    filled("context_style", "contexts", "how context-parallel ranks exchange keys and values"),
-    whole("micro_batch", "sequences per micro-batch"),
-    filled("schedule", "schedules", "pipeline schedule"),
-    whole("chunks", "model chunks per pipeline stage"),
-    Field(
-        name="zero",
-        read=lambda value: int(_choice(("0", "1", "2", "3"), int)(str(value))),
-        help="sharded states: 1 optimizer, 2 and gradients, 3 and weights",
-        choices=("0", "1", "2", "3"),
-    ),
-    whole("zero_group", "ranks that share one sharded copy; when absent, all data-parallel ranks"),
-    filled("recompute", "recompute", "what backward computes again", also=(SELECTIVE,)),
-    whole("recompute_layers", "layers per stage under full recompute; when absent, all", least=0),
-    Field(name="layer_split", read=_counts, help="layers of each stage, e.g. 20,20,20,20", write=list),
-    yes("offload_optimizer", "keep optimizer states in host memory"),
-    yes("offload_activations", "keep saved activations in host memory"),
-    yes("offload_weights", "keep weights, gradients and optimizer states in host memory, with zero 3"),
-    yes("optimizer_in_backward", "update each weight as soon as its gradient is there, and free the gradient"),
-    filled("loss", "losses", "logits at once, all in 16 bits and a chunk in fp32, or a chunk alone (Liger)"),
-    yes("overlap_gradients", "reduce gradients under backward"),
-    yes("overlap_weights", "gather weights under forward"),
-    yes("overlap_tensor", "pipeline tensor-parallel collectives with their matrix products"),
-    filled("length_balance", "length_balance", "which ranks compute which sequences, where lengths are told"),
-    filled(
-        "node_order", "node_orders", "which node stands at each place of the ranks, where links between nodes differ"
+
+def own(
+    read: Callable[[object], Any],
+    *,
+    choices: tuple[str, ...] = (),
+    write: Callable[[Any], object] = lambda value: value,
+) -> Kind:
+    """The kind of fields with a reader of their own."""
+    return lambda name, _, told: Field(name=name, read=read, help=told, choices=choices, write=write)
+
+
+def one_of(words: Iterable[str]) -> Kind:
+    """The kind of fields that are one of words which are known here."""
+    return lambda name, _, told: pick(name, words, told)
+
+
+def _whole(name: str, args: str, told: str) -> Field:
+    least, _, most = args.partition("..")
+    return whole(name, told, least=int(least or 1), most=int(float(most or _MOST)))
+
+
+def _number(name: str, args: str, told: str) -> Field:
+    unit, _, bounds = args.partition(" ")
+    least, _, most = bounds.partition("..")
+    read = number(unit, float(least), float(most.removeprefix("=")), ends=most.startswith("="))
+    return Field(name=name, read=read, help=told)
+
+
+def _filled(name: str, args: str, told: str) -> Field:
+    family, *also = args.split()
+    return filled(name, family, told, also=tuple(also))
+
+
+_KINDS: Mapping[str, Kind] = {
+    "whole": _whole, "number": _number, "filled": _filled, "yes": lambda name, _, told: yes(name, told),
+    "pick": lambda name, args, told: pick(name, args.split(), told), "name": lambda name, _, told: text(name, told),
+}  # fmt: skip
+
+
+def fields_of(table: str, kinds: Mapping[str, Kind] = MappingProxyType({})) -> tuple[Field, ...]:
+    """The fields of a table of `data/words.tsv`, some by kinds of their own."""
+    known = {**_KINDS, **kinds}
+    rows = [row for row in read_tsv("words.tsv") if row["of"] == table]
+    return tuple(known[row["kind"]](row["name"], row["args"], row["help"]) for row in rows)
+
+
+_STAGES = ("0", "1", "2", "3")
+WORKLOAD_FIELDS = fields_of(
+    "workload",
+    {
+        "task": own(_task, choices=_TASKS, write=lambda task: task.value),
+        "precision": one_of(PRECISIONS),
+        "law": own(_lengths),
+        "framework": own(
+            _framework, choices=FRAMEWORKS.names(), write=lambda framework: getattr(framework, "key", framework)
+        ),
+    },
+)
+PLAN_FIELDS = (
+    *fields_of(
+        "plan",
+        {
+            "stage": own(lambda value: int(_choice(_STAGES, int)(str(value))), choices=_STAGES),
+            "layers": own(_counts, write=list),
+        },
     ),
     TECHNIQUES,
 )

@@ -9,11 +9,10 @@ from typing import Any
 
 from ridgeline.errors import UnitError
 from ridgeline.facts.engine_kernels import expert_backends
-from ridgeline.scenario.fields import TECHNIQUES, Field, count, number, pick, shown, whole, yes
+from ridgeline.scenario.fields import TECHNIQUES, count, fields_of, number, one_of, own, shown
 from ridgeline.scenario.serving_words import word_fields
 from ridgeline.units import parse, whole_number
 
-ARRIVALS = ("poisson", "gamma", "weibull", "constant", "burst", "closed")
 _MOST_TOKENS = 10_000_000
 _UNWRITTEN = {"acceptance", "draft_tree", "next_acceptance", "draft_bytes", "draft_token_bytes"} | {
     "expert_imbalance", "expert_inside", "expert_between",
@@ -165,127 +164,21 @@ def _seconds(value: object) -> float:
     return found
 
 
-TRAFFIC_FIELDS: tuple[Field, ...] = (
-    Field(name="trace", read=_text, help="azure-conv, azure-code, mooncake, servegen, or a CSV file of requests"),
-    Field(name="rate", read=number("1", 1e-9, 1e9), help="requests per second; of a trace, its mean is scaled to this"),
-    pick("arrivals", ARRIVALS, "how requests come where no trace says it"),
-    Field(
-        name="cv",
-        read=number("1", 0.02, 40.0, ends=True),
-        help="burstiness of gamma and weibull arrivals; 1 is Poisson",
-    ),
-    whole("concurrency", "users of a closed loop: requests in flight at most"),
-    whole("requests", "requests to replay; of a trace, the first so many", most=10_000_000),
-    Field(name="duration", read=_seconds, help="time over which requests arrive, e.g. 10min"),
-    Field(name="prompt", read=_lengths, help="prompt tokens, 1024 or 800-1200; without a trace"),
-    Field(name="output", read=_lengths, help="output tokens, 256 or 100-400; without a trace"),
-    pick("sessions", ("written", "chained"), "a trace's turns come as written, or each after the one before"),
-    Field(name="think", read=_seconds, help="wait between the turns of a chained session"),
-    Field(name="seed", read=count(0), help="of everything that is drawn"),
-    Field(
-        name="slo",
-        read=_objective,
-        help="objective, e.g. ttft=1s,tpot=50ms or latency=20s; of percentiles ttft.p99=1s,itl.p95=60ms",
-    ),
-)
-
-BATCH_FIELDS: tuple[Field, ...] = (
-    whole("batch", "sequences of one static batch; when absent, a queue that never runs dry", most=1_000_000),
-    *(entry for entry in TRAFFIC_FIELDS if entry.name in ("prompt", "output", "seed")),
-)
-
-_DEPLOYMENT_FIELDS: tuple[Field, ...] = (
-    Field(name="engine", read=_text, help="vllm, sglang, trtllm, llama.cpp ..., and perhaps a version: 'vllm 0.11'"),
-    Field(name="recipe", read=_text, help="settings of a public benchmark, under those said here: `catalog recipes`"),
-    Field(name="engine_file", read=_text, help="a policy file of your own for the engine"),
-    whole("tp", "tensor-parallel degree of an instance"),
-    whole("pp", "pipeline-parallel degree of an instance"),
-    whole("dp", "attention data-parallel ranks of an instance, which share its experts"),
-    whole("ep", "ranks over which the experts of an instance are divided"),
-    whole("kv_ranks", "ranks of tp over which every context is divided; 1 when absent"),
-    whole("instances", "instances; when absent, as many as the devices hold"),
-    Field(name="prefill", read=_pool, help="prefill instances of a disaggregated fleet, e.g. 2xtp4"),
-    Field(name="decode", read=_pool, help="decode instances of a disaggregated fleet, e.g. 1xtp8"),
-    Field(name="fleet", read=_fleet, help="groups of whole instances, each on its kind: 4xtp2@H100-SXM+8xtp1@H20"),
-    Field(
-        name="weights",
-        read=_text,
-        help="number format: bf16, fp8, fp8_block, nvfp4, int4_wo, w2.5a16 ...; else the checkpoint's",
-    ),
-    Field(name="attention_weights", read=_text, help="that of attention's projections, if another"),
-    Field(name="kv", read=_text, help="number format of the KV cache: bf16 or fp8"),
-    whole("token_budget", "tokens of one iteration", most=_MOST_TOKENS),
-    whole("max_seqs", "sequences that run at once on one attention rank"),
-    yes("chunked", "prompts may be cut to the token budget"),
-    yes("mixed", "prompts are computed in the iterations of running sequences, not before them"),
-    yes("prefix_cache", "blocks of common prefixes are kept and found again"),
-    yes("graphs", "decode batches replay captured graphs"),
-    Field(
-        name="memory_fraction",
-        read=number("1", 0.01, 1.0, ends=True),
-        help="share of device memory that the engine fills",
-    ),
-    next(one for one in word_fields() if one.name == "router"),
-    whole("fronts", "front ends that each hand out requests in turns of their own; 1 when absent", most=4096),
-    yes("swap_beside", "caches move to and from the host beside iterations, not between them"),
-    yes("apart", "experts have devices of their own; a search tries how many"),
-    whole("expert_devices", "devices of an instance that hold its experts alone; the others hold the rest"),
-    whole("micro_batches", "parts of an iteration that go back and forth between both; 3 when absent", most=64),
-    Field(name="beside", read=_text, help="devices of another kind that hold the experts: 8xH100-SXM, or FILE.toml"),
-    Field(name="expert_loads", read=_text, help="a CSV file of layer, expert, load, for which experts are placed"),
-    pick("expert_placement", ("balanced", "linear", "affinity"), "experts by load, in order, or by load and traffic"),
-    Field(name="expert_traffic", read=_text, help="a CSV file of layer, expert, next, tokens: what passes to whom"),
-    yes("tokens_stay", "tokens stay with their experts from layer to layer; every rank holds all caches"),
-    whole("expert_redundant", "replicas of experts in each layer", least=0, most=4096),
-    Field(
-        name="expert_skew",
-        read=number("1", 0.0, 4.0, ends=True),
-        help="power law of experts' loads: 0 even, 1 as measured",
-    ),
-    pick("expert_backend", expert_backends(), "the engine's kernels for experts and their exchange, in its own word"),
-    yes("alike", "requests are copies of one, greedily answered: a step's tokens choose the same experts"),
-    yes("fresh_kernels", "the engine finds no kernel compiled by an earlier run, as in a container of its own"),
-    Field(name="autoscale", read=_autoscale, help="instances by requests on each: high=16,low=4,start=60s"),
-    Field(
-        name="failures",
-        read=_failures,
-        help="instances fail and are repaired: mean times up=30d,down=10min; of one kind on=L40S",
-    ),
-    Field(name="draft_tree", read=_tree, help="a tree of drafts: candidates after each of the place before, as 4x2x1"),
-    Field(
-        name="acceptance",
-        read=_acceptance,
-        help="probability that a drafted token is accepted; of a tree's candidates each, as 0.6,0.15",
-    ),
-    Field(name="draft_model", read=_text, help="the model that drafts, by name or config.json: its time and memory"),
-)
-DEPLOYMENT_FIELDS: tuple[Field, ...] = (
+_KINDS = {
+    "text": own(_text), "seconds": own(_seconds), "lengths": own(_lengths), "objective": own(_objective),
+    "pool": own(_pool), "fleet": own(_fleet), "autoscale": own(_autoscale), "failures": own(_failures),
+    "tree": own(_tree), "acceptance": own(_acceptance), "backend": one_of(expert_backends()),
+    "router": lambda name, _, told: next(one for one in word_fields() if one.name == name),
+}  # fmt: skip
+TRAFFIC_FIELDS = fields_of("traffic", _KINDS)
+BATCH_FIELDS = (*fields_of("batch"), *(one for one in TRAFFIC_FIELDS if one.name in ("prompt", "output", "seed")))
+_DEPLOYMENT_FIELDS = fields_of("deployment", _KINDS)
+DEPLOYMENT_FIELDS = (
     *_DEPLOYMENT_FIELDS,
     *(one for one in word_fields() if one.name not in _UNWRITTEN.union(entry.name for entry in _DEPLOYMENT_FIELDS)),
     TECHNIQUES,
 )
-OFFLOAD_FIELDS: tuple[Field, ...] = (
-    pick(
-        "offload",
-        ("computed", "fetched", "streamed", "layers", "neurons", "host", "disk"),
-        "weights that devices do not hold: experts computed by processors or fetched; layers streamed or computed;"
-        " rarely used neurons computed; all of it on the host, or from disk",
-    ),
-    Field(
-        name="cpu",
-        read=_text,
-        help="processors of the host: '2x EPYC 9654', or '32 cores, 3.1 GHz, 8 channels DDR5-4800, avx512'",
-    ),
-    Field(name="dram", read=number("byte", 1e6, 1e18), help="host memory, e.g. 512GB; when absent, the usual one"),
-    Field(
-        name="device_share",
-        read=number("1", 0.0, 1.0, ends=True),
-        help="share of experts, layers or neurons on devices; when absent, as much as fits",
-    ),
-    pick("device_order", ("uniform", "front", "frequent", "recent"), "which experts devices hold"),
-    pick("storage", ("nvme", "sata", "ufs", "emmc", "card"), "the disk that weights are read from"),
-    yes("layerwise", "long prompts run on devices, one layer's weights copied at a time"),
-)
+OFFLOAD_FIELDS = fields_of("offload", _KINDS)
 """Where the weights of one static batch lie that devices do not hold (`predict --serve`)."""
 
 HOST_FIELDS = tuple(entry for entry in OFFLOAD_FIELDS if entry.name in ("offload", "cpu", "dram", "storage"))
