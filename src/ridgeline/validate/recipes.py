@@ -54,6 +54,7 @@ def read_recipe(told: TrainingRow) -> Recipe:
     if task in ADAPTERS:
         workload["lora_rank"] = _lora_rank(told)
         adapter = told.settings("adapter", words=f"{row.count('n_devices') or 1} {task.value}")
+        adapter |= told.settings("adapter_stated", words=told.notes.text)
         if "lora_rank" in adapter:
             said[:] = [line for line in said if not line.startswith("LoRA rank not stated")]
         workload |= adapter
@@ -67,7 +68,8 @@ def read_task(told: TrainingRow) -> Task:
     """What a row trains: LoRA and QLoRA are named in engine, model, precision or notes."""
     row = told.row
     text = " ".join(row.text(name) for name in ("engine", "model", "precision"))
-    notes = re.search(r"(?:^|;\s*)(?:task=)?(QLoRA|LoRA|SFT|full[- ](?:parameter|fine-?tun\w*))\b", row.text("notes"))
+    said = r"(?:^|;\s*)(?:task=)?(Q-?LoRA|LoRA|SFT|full[- ](?:parameter|fine-?tun\w*))\b"
+    notes = re.search(said, row.text("notes"), re.IGNORECASE)
     words = f"{text} {notes[1] if notes else ''}"
     found = told.reading("task", program="", words=words)
     if found is not None:
@@ -108,8 +110,9 @@ def _recipe_name(told: TrainingRow, kind: str, cell: str, *, quiet: bool = False
         return "tf32"
     if kind in ("fp16", "bf16"):
         half = "-pure" if _NO_MASTER.search(f"{told.row.text('optimizer')}; {cell}; {told.notes.text}") else engine.half
-        amp = half == "" and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE)
-        name = kind + ("-amp" if amp else half)
+        if half in ("", "-pure") and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE):
+            half = "-amp"
+        name = kind + half
         return name if name in PRECISIONS else kind
     return kind
 
