@@ -33,6 +33,7 @@ class MemoryKeys:
     deterministic: bool = False
     gradient_passes: float = 3.0
     update_fp32_copies: float = 0.0
+    update_numbers: float = 0.0
     mlp_input_bytes: float | None = None
     quantized_bytes: float | None = None
     quantized_head: bool = False

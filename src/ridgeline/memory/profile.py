@@ -303,6 +303,12 @@ def _sum(kept: Kept) -> float:
     return kept.sequence + kept.tensor + kept.vocab + kept.expert
 
 
+def _gradient_bytes(precision: Precision, runtime: Runtime) -> float:
+    """Bytes of a gradient: the program's own beside a master copy, at least those of weights without [byte]."""
+    own = runtime.gradient_bytes
+    return precision.grad_bytes if own is None else max(own, 0.0 if precision.master_bytes else precision.weight_bytes)
+
+
 def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = None) -> GraphProfile:
     """Sums of `graph` under `workload` and `runtime`: what a stage's bytes are made of.
 
@@ -315,7 +321,7 @@ def profile_graph(graph: Graph, workload: Workload, runtime: Runtime | None = No
     precision = replace(
         precision,
         weight_bytes=precision.weight_bytes if runtime.weight_bytes is None else runtime.weight_bytes,
-        grad_bytes=precision.grad_bytes if runtime.gradient_bytes is None else runtime.gradient_bytes,
+        grad_bytes=_gradient_bytes(precision, runtime),
     )
 
     def part(ops: Iterable[Op], experts: int = 0, *, encoder: bool = False) -> PartMemory:

@@ -76,17 +76,20 @@ def gradient_bytes(stage: MemoryStage) -> Array:
 
 @summed
 def update_copy_bytes(stage: MemoryStage) -> Array:
-    """What an update on the device makes and frees [byte]: fp32 copies of fp16 gradients where no ranks share it, and
-    the square root of each
-    second moment where an update goes operation by operation (torch.optim.AdamW without `fused`)."""
-    precision, copies = stage.profile.precision, stage.runtime.update_fp32_copies
+    """What an update on the device makes and frees [byte]: fp32 copies of 16-bit gradients, of all where no ranks
+    share it, of the shard flattened first under ZeRO-1 and 2, of a group of it under ZeRO-3; and the square root of
+    each second moment where an update goes operation by operation (torch.optim.AdamW without `fused`)."""
+    precision, runtime = stage.profile.precision, stage.runtime
     numbers = np.where(stage.away(OPTIMIZER) == 0.0, held_numbers(stage, "trained", OPTIMIZER), 0.0)
     made = as_array(0.0)
     if stage.profile.square_roots and not np.any(stage.optimizer_in_backward):
         made = numbers * (FP32_BYTES if precision.master_bytes else precision.weight_bytes)
-    if precision.compute != "fp16" or not precision.master_bytes or not copies:
+    if not precision.master_bytes or not runtime.update_fp32_copies:
         return made
-    return made + np.where(stage.zero == 0, numbers * copies * FP32_BYTES, 0.0)
+    whole = runtime.update_fp32_copies * FP32_BYTES * numbers if precision.compute == "fp16" else as_array(0.0)
+    flat = (FP32_BYTES + precision.grad_bytes) * numbers if precision.grad_bytes < FP32_BYTES else as_array(0.0)
+    group = FP32_BYTES * np.minimum(numbers, runtime.update_numbers)
+    return made + np.select([stage.zero == 0, stage.zero < 3], [whole, flat], group)
 
 
 def perturbed_copy_bytes(stage: MemoryStage) -> Array:
