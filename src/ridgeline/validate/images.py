@@ -121,6 +121,8 @@ def image_recipe(told: TrainingRow, recipe: Recipe, name: str) -> Recipe:
     else:
         said += ["convolutions of public programs run in 16 bits"] if narrow else []
         changes = {"precision": "fp16-amp" if narrow else precision, "optimizer": "sgd-momentum"}
+    if row.text("optimizer"):
+        changes.pop("optimizer", None)
     return Recipe(workload={**recipe.workload, **changes}, plan=plan)
 
 
