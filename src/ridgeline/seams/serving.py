@@ -122,15 +122,35 @@ class Partition(ServingTechnique):
 
 @dataclass(frozen=True, kw_only=True)
 class NanoBatches(ServingTechnique):
-    """Iterations cut in two halves whose kernels overlap; neutral: none is.
+    """Iterations cut in parts whose kernels overlap; neutral: none is.
 
-    With `links_only` the exchange of one half alone runs beside the other's kernels.
+    With `links_only` the exchange of one part alone runs beside the other's kernels. An instance that is `replicas`
+    processes on one device holds as many copies of the weights and captures graphs for its part of the sequences.
     """
 
     family: ClassVar[str] = "overlaps"
     quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = _ALL | {"adapters"}
     links_only: ClassVar[bool] = False
+
+    def sharing(self, instance: Instance) -> Mapping[str, float]:
+        """How the parts share a device: numbers of the clock's rule."""
+        return {}
+
+    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
+        """How the parts share a device."""
+        return self.sharing(instance)
+
+    @property
+    def parts(self) -> int:
+        """Parts of an iteration [1]."""
+        return max(2, self.replicas)
+
+    @property
+    def replicas(self) -> int:
+        """Processes on one device that serve as one instance [1]."""
+        return 1
+
     tokens: int = param(
         0, "tokens", "iterations of so many tokens a rank are cut in two nano-batches whose kernels overlap",
         high=10_000_000, word="nano_tokens",

@@ -16,7 +16,7 @@ from ridgeline.facts.records import Accelerator
 from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Experts, HyperConnection, LayerKind, Piece, Product, Recurrence, Served
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Disaggregation, HostExperts, Speculation, instance_devices, of
+from ridgeline.seams.serving import Disaggregation, HostExperts, NanoBatches, Speculation, instance_devices, of
 from ridgeline.serving.adapters import kept_bytes
 from ridgeline.units import bytes_text
 
@@ -144,10 +144,12 @@ def capacity(
     drafts = of(deployment, Speculation).held(layers, layers_bytes(served, formats), whole)
     weights -= hosted_bytes(served, deployment, formats)
     weights += kept_bytes(served, deployment) + drafts[0]
+    replicas = of(deployment, NanoBatches).replicas  # each process holds all of it
+    weights *= replicas
     chunked = policy.scheduler in ("mixed", "prefill-first")
     dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))
     work = workspace_bytes(model, served, deployment, policy, dry_run)
-    context = policy.context_bytes + (policy.group_context_bytes if instance_devices(deployment) > 1 else 0.0)
+    context = replicas * policy.context_bytes + (policy.group_context_bytes if instance_devices(deployment) > 1 else 0.0)
     fraction = policy.memory_fraction
     share = 1.0 / deployment.pp
     sequence = share * (windowed + _state_bytes(served))

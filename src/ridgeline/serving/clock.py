@@ -115,7 +115,7 @@ def padded(times: Times, rule: Record, sequences: float) -> float:
 @clocked
 def in_two(rule: Record, tokens: float) -> bool:
     """Whether an iteration of so many tokens a rank, a mean with its rounding, is cut in two nano-batches."""
-    return bool(rule.nano_tokens > 0 and tokens >= max(rule.nano_tokens, 2) - 1e-9)
+    return bool(rule.nano_tokens > 0 and tokens >= max(rule.nano_tokens, 2 if rule.chain > 0.0 else 1) - 1e-9)
 
 
 @clocked
@@ -157,10 +157,20 @@ def nano_parts(
 
 
 @clocked
-def nano_s(rule: Record, compute: float, memory: float, network: float) -> float:
-    """Two nano-batches side by side, as `nano.overlapped_s` says [s]."""
-    shared = compute + rule.memory_sms * memory + rule.link_sms * network
-    return float(rule.exposed_s + max(shared, memory, network, 0.5 * (compute + memory + network)))
+def nano_s(rule: Record, parts: tuple[float, float, float], attention: float, sampled: float) -> float:
+    """Nano-batches side by side, as `nano.overlapped_s` says, with attention of decoding sequences [s]."""
+    compute, memory, network = parts
+    own = memory + attention
+    shared = compute + rule.memory_sms * own + rule.link_sms * network
+    chain = rule.chain * (compute + own + network) + chain_host_s(rule, sampled)
+    memory, network = memory + rule.attention_memory * attention, network + rule.attention_link * attention
+    return float(rule.exposed_s + max(shared, memory, network, chain))
+
+
+@clocked
+def chain_host_s(rule: Record, sampled: float) -> float:
+    """What the host of one nano-batch takes before its next iteration, where each has a host of its own [s]."""
+    return float(rule.chain_step_s + rule.chain_seq_s * sampled)
 
 
 @clocked
@@ -192,9 +202,10 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
     compute, memory, network = nano_parts(times, rule, tokens, shared, batch, False)
     extra = float(rule.exposed_s)
     beside = compute + rule.memory_sms * memory + rule.link_sms * network
-    half = 0.5 * (compute + memory + network)
+    chain = rule.chain * (compute + memory + network) + chain_host_s(rule, busiest)
     return (
-        least, extra + beside, float(rule.memory_sms), extra + memory, 1.0, extra + network, 0.0, extra + half, 0.5,
+        least, extra + beside, float(rule.memory_sms), extra + memory, float(rule.attention_memory),
+        extra + network, float(rule.attention_link), extra + chain, float(rule.chain),
     )  # fmt: skip
 
 

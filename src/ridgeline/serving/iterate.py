@@ -111,7 +111,7 @@ def _mixed_s(clock: Clock, rule: Record, instance: int, merged: float) -> float:
             prompts = max(prompts, ring_s(rule, float(clock.chunks[rank, 0, 1]), merged))
         if cut:
             compute, memory, network = nano_parts(clock.times, rule, tokens, mean, sampled, True)
-            longest = max(longest, nano_s(rule, compute + prompts, memory + attention, network))
+            longest = max(longest, nano_s(rule, (compute + prompts, memory, network), attention, sampled))
         elif rule.micro_batches > 0:  # of one of them
             own = token_s(clock.times, rule, tokens) - rule.exposed_s
             longest = max(longest, own + attention + prompts / min(rule.micro_batches, tokens))

@@ -22,7 +22,7 @@ from ridgeline.seams.serving import (
 )
 from ridgeline.serving.attention_ffn import expert_layers, micro_batches_s
 from ridgeline.serving.engine import Engine
-from ridgeline.serving.nano import side_by_side
+from ridgeline.serving.nano import Overlap, side_by_side
 from ridgeline.serving.objective import Objective, Percentile
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.state import Array
@@ -249,8 +249,7 @@ def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
 
 def _cut(one: Engine, tokens: float) -> bool:
     """Whether an iteration of so many tokens is two nano-batches."""
-    least = of(one.deployment, NanoBatches).tokens
-    return least is not None and tokens >= max(least, 2)
+    return tokens >= max(of(one.deployment, NanoBatches).sharing(one)["nano_tokens"], 2)
 
 
 def _halves(
@@ -266,9 +265,17 @@ def _halves(
         return own + experts + _at(head, tables.sequences, sampled)
 
     compute, memory = at(nano.compute, nano.head_compute), at(nano.memory, nano.head_memory)
-    compute, memory = (compute + attention, memory) if prompts else (compute, memory + attention)
-    network, links_only = at(nano.network, nano.head_network), of(one.deployment, NanoBatches).links_only
-    return dict(zip(_NANO, side_by_side(compute, memory, network, links_only=links_only), strict=True))
+    network = at(nano.network, nano.head_network)
+    parts = side_by_side(
+        compute + attention if prompts else compute, memory, network, overlap=_overlap(one),
+        attention=None if prompts else attention, sequences=sampled,
+    )  # fmt: skip
+    return dict(zip(_NANO, parts, strict=True))
+
+
+def _overlap(one: Engine) -> Overlap:
+    """How the nano-batches of an engine share its device."""
+    return Overlap.of(of(one.deployment, NanoBatches).sharing(one))
 
 
 def _disaggregated(
@@ -355,6 +362,8 @@ def _drafts(one: Engine, parts: Mapping[str, Seconds], *, step: bool) -> dict[st
 
 def _host_s(one: Engine, sequences: float) -> float:
     policy = one.policy
+    if of(one.deployment, NanoBatches).replicas > 1:  # each waits for its own
+        return policy.exposed_host_s if policy.overlapped_host else 0.0
     group = policy.group_host_s if instance_devices(one.deployment) > 1 else 0.0
     shown = policy.exposed_host_s if policy.overlapped_host else policy.step_host_s + group
     return shown if policy.overlapped_host else shown + policy.seq_host_s * sequences
@@ -364,7 +373,7 @@ def _band(parts: Sequence[Seconds], one: Engine, sequences: float, *, iterations
     policy = one.policy
     host = policy.step_host_s + policy.seq_host_s * sequences
     host += policy.group_host_s if instance_devices(one.deployment) > 1 else 0.0
-    host *= iterations
+    host *= 0.0 if of(one.deployment, NanoBatches).replicas > 1 else iterations
     low, mid, high, compute, memory = (
         sum(float(getattr(part, name)) for part in parts) for name in ("low", "mid", "high", "compute", "memory")
     )

@@ -16,6 +16,7 @@ from ridgeline.lower.pieces import Recurrence
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.seams.serving import (
     Instance,
+    NanoBatches,
     Preemption,
     RemoteKV,
     Speculation,
@@ -78,6 +79,8 @@ def rule_of(
         "drafted": float(step_tokens(deployment) - 1),
         "gained": of(deployment, Speculation).gained,
         "exposed_s": policy.exposed_host_s,
+        "chain": 0.5,
+        "attention_memory": 1.0,
     }
     for technique in applied(deployment):
         values |= technique.numbers(one, stride)
@@ -247,7 +250,7 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
         "pasts": table.pasts,
         "first": np.broadcast_to(table.first.mid, prompt_shape),
         "each": np.broadcast_to(table.each.mid, prompt_shape),
-        "graphs": np.array(one.graphs, dtype=float),
+        "graphs": np.array(one.graphs, dtype=float) * of(one.deployment, NanoBatches).replicas,
     }
     waiting: NanoTables | SplitTables | None = table.nano or table.split
     if waiting is not None:

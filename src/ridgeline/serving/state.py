@@ -48,7 +48,8 @@ RULE = _dtype(
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share draft_prompt memory_sms link_sms exposed_s load_s held_share"
     " read_share fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s"
-    " split_slack split_fill follows ring_start_s part_tokens build_s streamed_share",
+    " split_slack split_fill follows ring_start_s part_tokens build_s streamed_share chain chain_step_s chain_seq_s"
+    " attention_memory attention_link",
 )
 """What one kind of instance does, in numbers.
 
@@ -69,7 +70,9 @@ iteration is prepared `ahead`, while the one before it runs, of those who are th
 one iteration; a prompt's next chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts
 of `part_tokens` (0: none) of a batch that is one for all stages follow each other. Iterations of `nano_tokens` or more
 (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and
-`link_sms` of the multiprocessors; `exposed_s` [s] of the host is beside neither. An iteration of a number of tokens
+`link_sms` of the multiprocessors; one's own kernels are the share `chain` of all, after `chain_step_s` and
+`chain_seq_s` [s] of a host of its own; attention of decoding sequences takes `attention_memory` of its time of what
+serves memory, `attention_link` of the link; `exposed_s` [s] of the host is beside neither. An iteration of a number of tokens
 with prompts that its rank never had before takes `build_s` [s] more, in which kernels are compiled for it. A device may
 be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an
 iteration of them begins); with a `split_slack` [1] one side is favoured while the other takes at most so many times as

@@ -257,16 +257,17 @@ class StepModel:
         return AttentionFFNTables(send=send_seconds(self.served, self.deployment, self.prices, tokens, far=far))
 
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
-        """Both halves of iterations that are cut in two, by what their kernels wait for."""
-        halves, sampled = np.maximum(tokens / 2.0, 1.0), np.maximum(sequences / 2.0, 1.0)
+        """All parts of iterations that are cut, by what their kernels wait for."""
+        count = float(of(self.deployment, NanoBatches).parts)
+        halves, sampled = np.maximum(tokens / count, 1.0), np.maximum(sequences / count, 1.0)
         compute, memory, network, _ = self._bound(halves)
         head_compute, head_memory, head_network, _ = self._pieces.bound(sampled, "sequences")
-        half = np.maximum(n / 2.0, 1.0)
+        half = np.maximum(n / count, 1.0)
         decode = self._pieces.mixers("decode", (half, c), partial(self._tokens, half, c))
         return NanoTables(
-            compute=compute.times(2.0), memory=memory.times(2.0), network=network.times(2.0),
-            head_compute=head_compute.times(2.0), head_memory=head_memory.times(2.0),
-            head_network=head_network.times(2.0), decode=decode.times(2.0),
+            compute=compute.times(count), memory=memory.times(count), network=network.times(count),
+            head_compute=head_compute.times(count), head_memory=head_memory.times(count),
+            head_network=head_network.times(count), decode=decode.times(count),
         )  # fmt: skip
 
     def _split(self, tokens: Array, sequences: Array) -> SplitTables:

@@ -22,7 +22,7 @@ class NanoFlow(NanoBatches):
         high=10_000_000, word="nano_tokens",
     )  # fmt: skip
 
-    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
+    def sharing(self, instance: Instance) -> Mapping[str, float]:
         """From how many tokens on, and what kernels beside products hold of the multiprocessors."""
         from ridgeline.serving.nano import shares
 
@@ -48,7 +48,7 @@ class TwoBatchOverlap(NanoBatches):
         2, "tokens", "tokens a rank from which on iterations are cut", low=1, high=10_000_000, word="nano_tokens"
     )
 
-    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
+    def sharing(self, instance: Instance) -> Mapping[str, float]:
         """From how many tokens on, and what kernels beside products hold of the multiprocessors."""
         from ridgeline.serving.nano import shares
 
