@@ -74,9 +74,10 @@ class Instance:
         return lane + read(t.sequences, t.head.mid, sampled), read(t.tokens, group.mid, shared)
 
     def nano_s(
-        self, tokens: float, shared: float, sampled: float, attention: float, prompts: float | None = None
-    ) -> float:
-        """Two nano-batches: the busiest resource, or one half's chain, and what the host exposes [s].
+        self, tokens: float, shared: float, sampled: float, attention: float, running: float,
+        prompts: float | None = None,
+    ) -> float:  # fmt: skip
+        """Nano-batches: the busiest resource, or one part's chain with its host, and what the host exposes [s].
 
         Of `tokens` of one rank beside the experts of `shared` of each, with attention of `prompts` where there are any.
         """
@@ -91,13 +92,16 @@ class Instance:
                 (t.nano.network, t.nano.head_network),
             )
         )
-        c, m = c + (prompts or 0.0), m + attention
-        shared = c + rule["memory_sms"] * m + rule["link_sms"] * n
-        return float(max(shared, m, n, (c + m + n) / 2)) + self.extra_s
+        c, own = c + (prompts or 0.0), m + attention
+        together = c + rule["memory_sms"] * own + rule["link_sms"] * n
+        alone = rule["chain"] * (c + own + n) + rule["chain_step_s"] + rule["chain_seq_s"] * running
+        busy = m + rule["attention_memory"] * attention, n + rule["attention_link"] * attention
+        return float(max(together, *busy, alone)) + self.extra_s
 
     def cut(self, tokens: float) -> bool:
         """Whether so many tokens a rank, in the mean, are cut in two."""
-        return bool(self.rule["nano_tokens"] and tokens >= max(2, self.rule["nano_tokens"]) - 1e-9)
+        least = max(2 if self.rule["chain"] else 1, self.rule["nano_tokens"])
+        return bool(self.rule["nano_tokens"] and tokens >= least - 1e-9)
 
     def apart_s(self, attention: float, tokens: float, shared: float, sampled: float, prompts: bool) -> float:
         """Micro-batches that go back and forth, the slowest rank's attention of one at hand [s]."""
@@ -131,7 +135,7 @@ class Instance:
         seconds = own + group + self.elsewhere(busiest, attention)
         if self.cut(shared):
             attention = read_two(t.sequences, t.contexts, t.nano.decode.mid, sequences, busiest.context / sequences)
-            seconds = self.nano_s(batch, shared, batch, attention)
+            seconds = self.nano_s(batch, shared, batch, attention, sequences)
         if rule["micro_batches"]:
             attention = read_two(t.sequences, t.contexts, t.decode.mid, sequences, busiest.context / sequences)
             attention += read(t.tokens, t.lane.mid, batch)
@@ -223,7 +227,8 @@ class Instance:
             ones.append(read(t.tokens, t.lane.mid, tokens) + attention + prompts / micro)
             sampled = max(sampled, decoding + len(rank.chunks))
             if cut:
-                halves.append(self.nano_s(tokens, mean, decoding + len(rank.chunks), attention, prompts))
+                count = decoding + len(rank.chunks)
+                halves.append(self.nano_s(tokens, mean, count, attention, count, prompts))
         seconds = max(halves) if cut else max(lanes) + self.parts_s(1.0, mean, 1.0, True)[1]
         if rule["micro_batches"]:
             seconds = self.apart_s(max(ones), max(tokens_of), mean, sampled, True)

@@ -265,6 +265,17 @@ def waits(draw: np.random.Generator) -> Seconds:
     return seconds(np.stack([rising(draw, 6) for _ in range(3)]))
 
 
+def shared_device(seed: int) -> dict[str, float]:
+    """Two nano-batches, or in other cases replicas with hosts of their own, or weights and caches of the host."""
+    draw = np.random.default_rng(seed)
+    two = {"chain": 0.5, "attention_memory": 1.0}
+    replicas = {**two, "chain": float(draw.choice([0.5, 0.25])), "chain_step_s": draw.uniform(0, 0.01)}
+    replicas["chain_seq_s"] = draw.uniform(0, 1e-3)
+    streamed = {"nano_tokens": 1.0, "chain": 0.0, "memory_sms": draw.uniform(0, 0.2)}
+    streamed |= {"attention_memory": draw.uniform(), "attention_link": draw.uniform(0, 2.0)}
+    return (two, replicas, streamed)[draw.integers(3)]
+
+
 def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[StepTables]) -> list[StepTables]:
     """Some engines without drafts cut their larger iterations in two nano-batches."""
     found = []
@@ -272,6 +283,7 @@ def halved(draw: np.random.Generator, engines: list[FakeEngine], tables: list[St
         if one.values["gained"] == 1.0 and draw.random() < 0.5:
             sms = {"memory_sms": draw.uniform(0.1, 0.9), "link_sms": draw.uniform(0.0, 0.3)}
             one.values |= sms | {"nano_tokens": int(draw.integers(2, 6)), "hops": 0.0, "balance": 1.0}
+            one.values |= shared_device(int(1e6 * sms["link_sms"]))
             one.values["exposed_s"] = one.policy.exposed_host_s
             nano = NanoTables(
                 compute=waits(draw), memory=waits(draw), network=waits(draw),

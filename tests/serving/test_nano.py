@@ -20,7 +20,7 @@ from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.metrics import decode_band, decode_parts, prefill_parts
-from ridgeline.serving.nano import overlapped_s, shares, side_by_side, sorted_out
+from ridgeline.serving.nano import Overlap, overlapped_s, shares, side_by_side, sorted_out
 from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.arrivals import burst
@@ -69,10 +69,11 @@ def test_each_resource_may_bind() -> None:
 
 def test_kernels_of_one_stream_overlap_with_links_alone() -> None:
     """Compute and memory follow each other, 10 + 4, beside a link of 2 or of 20; NanoFlow's overlap too."""
-    _, link = shares(links_only=True)
-    assert overlapped_s(10.0, 4.0, 2.0, links_only=True) == pytest.approx(14 + 2 * link)
-    assert overlapped_s(10.0, 4.0, 20.0, links_only=True) == 20.0
-    parts = side_by_side(seconds(10.0), seconds(4.0), seconds(2.0), links_only=True)
+    memory, link = shares(links_only=True)
+    one = Overlap(memory_sms=memory, link_sms=link)
+    assert overlapped_s(10.0, 4.0, 2.0, overlap=one) == pytest.approx(14 + 2 * link)
+    assert overlapped_s(10.0, 4.0, 20.0, overlap=one) == 20.0
+    parts = side_by_side(seconds(10.0), seconds(4.0), seconds(2.0), overlap=one)
     assert sum(part.mid[0] for part in parts) == pytest.approx(14 + 2 * link)
 
 

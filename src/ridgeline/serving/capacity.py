@@ -149,7 +149,8 @@ def capacity(
     chunked = policy.scheduler in ("mixed", "prefill-first")
     dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))
     work = workspace_bytes(model, served, deployment, policy, dry_run)
-    context = replicas * policy.context_bytes + (policy.group_context_bytes if instance_devices(deployment) > 1 else 0.0)
+    context = replicas * policy.context_bytes
+    context += policy.group_context_bytes if instance_devices(deployment) > 1 else 0.0
     fraction = policy.memory_fraction
     share = 1.0 / deployment.pp
     sequence = share * (windowed + _state_bytes(served))

@@ -99,7 +99,8 @@ def overlapped_s(
     own = np.asarray(memory_s) + attention_s
     shared = compute_s + how.memory_sms * own + how.link_sms * np.asarray(network_s)
     chain = how.chain * (compute_s + own + network_s) + how.host_s(sequences)
-    memory, network = memory_s + how.attention_memory * np.asarray(attention_s), network_s + how.attention_link * np.asarray(attention_s)
+    read = np.asarray(attention_s)
+    memory, network = memory_s + how.attention_memory * read, network_s + how.attention_link * read
     return np.asarray(np.maximum(np.maximum(shared, chain), np.maximum(memory, network)))
 
 

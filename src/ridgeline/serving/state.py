@@ -72,12 +72,12 @@ of `part_tokens` (0: none) of a batch that is one for all stages follow each oth
 (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and
 `link_sms` of the multiprocessors; one's own kernels are the share `chain` of all, after `chain_step_s` and
 `chain_seq_s` [s] of a host of its own; attention of decoding sequences takes `attention_memory` of its time of what
-serves memory, `attention_link` of the link; `exposed_s` [s] of the host is beside neither. An iteration of a number of tokens
-with prompts that its rank never had before takes `build_s` [s] more, in which kernels are compiled for it. A device may
-be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when an
-iteration of them begins); with a `split_slack` [1] one side is favoured while the other takes at most so many times as
-long: decode steps where the cache is filled to `split_fill`, else prompts. Where experts have devices of their own an
-iteration is `micro_batches` (0: experts do not) that go back and forth in each of `expert_layers`. Every `redraws`
+serves memory, `attention_link` of the link; `exposed_s` [s] of the host is beside neither. An iteration of a number of
+tokens with prompts that its rank never had before takes `build_s` [s] more, in which kernels are compiled for it. A
+device may be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when
+an iteration of them begins); with a `split_slack` [1] one side is favoured while the other takes at most so many times
+as long: decode steps where the cache is filled to `split_fill`, else prompts. Where experts have devices of their own
+an iteration is `micro_batches` (0: experts do not) that go back and forth in each of `expert_layers`. Every `redraws`
 iterations (0: never) each request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of
 them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all),
 where `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,

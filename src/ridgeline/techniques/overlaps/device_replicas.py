@@ -36,7 +36,9 @@ class DeviceReplicas(NanoBatches):
     source: ClassVar[tuple[str, ...]] = ("mind-the-memory-gap", "mind-the-memory-gap-code")
     in_words: ClassVar[bool] = False
     claims: ClassVar[tuple[str, ...]] = ("a third more throughput of OPT-1.3B, two replicas of 256 sequences",)
-    tokens: int = param(1, "tokens", "iterations of so many tokens are shared out among the replicas", low=1)
+    tokens: int = param(
+        1, "tokens", "iterations of so many tokens are shared out among the replicas", low=1, high=10_000_000
+    )
     count: int = param(2, "replicas", "processes that share the device", low=2, high=64)
     knee: float | None = param(
         None, "1", "share of a single sequence's throughput that each sequence of a batch keeps; any when absent",
@@ -92,7 +94,7 @@ class DeviceReplicas(NanoBatches):
         lane, group = (np.interp(sized, tables.tokens, each.mid) for each in (tables.lane, tables.group))
         decode = np.broadcast_to(tables.decode.mid, (len(tables.sequences), len(tables.contexts)))
         read = np.array([np.interp(float(self.context), tables.contexts, row) for row in decode])
-        step = lane + group + np.interp(sized, tables.sequences, tables.head.mid) + np.interp(sized, tables.sequences, read)
+        step = lane + group + np.interp(sized, tables.sequences, tables.head.mid + read)
         host = instance.policy.step_host_s + instance.policy.seq_host_s * sized
         step = np.maximum(step, host) if instance.policy.overlapped_host else step + host
         return batches, step.tolist()
