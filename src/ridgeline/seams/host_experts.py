@@ -5,6 +5,7 @@ Shape letters: T tokens of an iteration, E experts, k that a token takes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -75,16 +76,33 @@ class HostedSeconds:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostedCache:
+    """What a step's weights and a full cache of the host take, each alone [s].
+
+    `weights_s` the weights over the link, `link_s` the cache over it, `host_s` attention to all of the cache by the
+    processors, and `device_s` by the device, once it is there.
+    """
+
+    weights_s: float
+    link_s: float
+    host_s: float
+    device_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostExperts(ServingTechnique):
     """Experts in host memory under continuous batching; neutral: the device holds all.
 
-    The device holds a `share` of each layer's experts; a technique says by `layer` what the others take.
+    The device holds a `share` of each layer's experts; a technique says by `layer` what the others take. One that
+    `streams` keeps a share of whole layers, and all caches, in host memory: the others' weights cross the link in every
+    iteration, beside the device and the processors, which attend to the share `attended` of the cache.
     """
 
     family: ClassVar[str] = "host_experts"
     quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = frozenset({"iterations", "stages", "attention ranks", "expert ranks"})
     in_words: ClassVar[bool] = False
+    streams: ClassVar[bool] = False
     share: float = param(0.25, "1", "share of each layer's experts that the device holds", high=1.0)
     dram_gb: float | None = param(
         None, "1e9 byte", "host memory; when absent, that of the machine's host", low=1.0, high=1e6
@@ -118,6 +136,27 @@ class HostExperts(ServingTechnique):
         """What one layer's experts take [s]."""
         return HostedSeconds(device=one.device_s, host=0.0 * one.tokens, link=0.0 * one.tokens, total=one.device_s)
 
+    def attended(self, full: HostedCache) -> float:
+        """Share of the cache to which the processors attend, of one that streams [1]."""
+        return 1.0
+
+    def buffer_bytes(self, dense_bytes: float, experts_bytes: float, experts: int) -> float:
+        """Device memory in which weights of layers arrive, of one that streams [byte]."""
+        return 2.0 * (dense_bytes + experts_bytes)
+
+    def cache_bytes(self, left_bytes: float) -> float:
+        """Host memory for caches, of one that streams: what is left beside the weights [byte]."""
+        return left_bytes
+
+    def resident_tokens(self, tokens: int) -> int:
+        """Tokens of an iteration that are on the device at once [token]."""
+        return tokens
+
+    def sharing(self, instance: Instance) -> Mapping[str, float]:
+        """How device, processors and link are busy side by side, of one that streams: numbers of the clock's rule."""
+        return {}
+
     def told_of(self, deployment: Deployment) -> str:
-        """The technique and the share of experts on the device."""
-        return f"{self.key}: {self.share:.0%} of the experts on the device"
+        """The technique and the share of experts, or of layers, on the device."""
+        held = "weights on the device, caches in host memory" if self.streams else "experts on the device"
+        return f"{self.key}: {self.share:.0%} of the {held}"

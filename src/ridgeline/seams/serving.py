@@ -344,6 +344,12 @@ def applied(deployment: Deployment) -> Iterator[ServingTechnique]:
     return (found[family.family] for family in FAMILIES if family.family in found)
 
 
+def overlapping(deployment: Deployment) -> NanoBatches | HostExperts:
+    """What says how parts of a deployment's iterations run side by side: nano-batches, or weights that are streamed."""
+    hosted = of(deployment, HostExperts)
+    return hosted if hosted.streams else of(deployment, NanoBatches)
+
+
 def expert_devices(deployment: Deployment) -> int:
     """Devices of one instance that hold its experts alone [1]; 0 where every device computes all of a layer."""
     return of(deployment, Disaggregation).devices

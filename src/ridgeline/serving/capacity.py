@@ -74,8 +74,10 @@ def token_bytes(kinds: Iterable[LayerKind], formats: Formats) -> tuple[float, fl
 
 
 def hosted_bytes(served: Served, deployment: Deployment, formats: Formats) -> float:
-    """Routed experts that lie in host memory instead of on the device [byte]."""
+    """Routed experts, or all layers that are streamed, that lie in host memory instead of on the device [byte]."""
     chosen = of(deployment, HostExperts)
+    if chosen.streams:
+        return (1.0 - chosen.share) * layers_bytes(served, formats)
     pieces = ((kind.count, piece) for kind in served.kinds for piece in kind.pieces if isinstance(piece, Experts))
     whole = sum(count * piece_bytes(piece, formats) for count, piece in pieces) if chosen.applied else 0.0
     return (1.0 - chosen.share) * whole
@@ -131,8 +133,9 @@ def workspace_bytes(
 
 
 def capacity(
-    model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, formats: Formats, part: Accelerator
-) -> Capacity:
+    model: Model, served: Served, deployment: Deployment, policy: EnginePolicy, formats: Formats, part: Accelerator, *,
+    dram_bytes: float = 0.0,
+) -> Capacity:  # fmt: skip
     """What a device holds and what is left for the cache.
 
     Raises `NoPlanError` where the weights or the cache of a single token do not fit: the engine will not start.
@@ -148,6 +151,7 @@ def capacity(
     weights *= replicas
     chunked = policy.scheduler in ("mixed", "prefill-first")
     dry_run = policy.token_budget if chunked else int(constant("serve.static_tokens"))
+    dry_run = of(deployment, HostExperts).resident_tokens(dry_run)
     work = workspace_bytes(model, served, deployment, policy, dry_run)
     context = replicas * policy.context_bytes
     context += policy.group_context_bytes if instance_devices(deployment) > 1 else 0.0
@@ -166,6 +170,11 @@ def capacity(
     if left - state < 0.0 <= left:  # fewer sequences of recurrent states are kept
         state = left / 2.0
     cache = left - state
+    hosted = of(deployment, HostExperts)
+    if hosted.streams:
+        check_buffers(model, served, hosted, formats, cache)
+        cache = (hosted.dram_gb or 0.0) * 1e9 or dram_bytes
+        cache = hosted.cache_bytes(cache - hosted_bytes(served, deployment, formats))
     each = whole * share + drafts[1]
     tokens = int(cache / each) if each > 0 else 2**31
     if deployment.options.cache_tokens is not None:
@@ -188,6 +197,21 @@ def capacity(
         cache_tokens=tokens // deployment.pp,
         sequence_bytes=sequence,
     )
+
+
+def check_buffers(model: Model, served: Served, hosted: HostExperts, formats: Formats, room_bytes: float) -> None:
+    """Raises `NoPlanError` where weights that are streamed have no room to arrive in [byte]."""
+    asked = 0.0
+    for kind in served.kinds:
+        routed = [piece for piece in kind.pieces if isinstance(piece, Experts)]
+        experts = sum(piece_bytes(piece, formats) for piece in routed)
+        dense = sum(piece_bytes(piece, formats) for piece in kind.pieces) - experts
+        asked = max(asked, hosted.buffer_bytes(dense, experts, max([piece.count for piece in routed], default=1)))
+    if asked > room_bytes:
+        raise NoPlanError(
+            f"{model.name} will not start: layers that are streamed arrive in {bytes_text(asked)}, the device has"
+            f" {bytes_text(max(room_bytes, 0.0))} left; keep a smaller share of them there, or take narrower weights"
+        )
 
 
 def _state_bytes(served: Served) -> float:

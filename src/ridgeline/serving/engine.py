@@ -76,7 +76,10 @@ class Engine:
         """How the fullest device's memory is divided."""
         part = self.machine.cluster.accelerator
         if not of(self.deployment, Disaggregation).applied:
-            found = capacity(self.model, self.steps.served, self.deployment, self.policy, self.formats, part)
+            host = self.machine.cluster.host.dram_bytes
+            found = capacity(
+                self.model, self.steps.served, self.deployment, self.policy, self.formats, part, dram_bytes=host
+            )
             if of(self.deployment, Placement).stay:  # every rank holds the caches of all
                 found = replace(found, cache_tokens=found.cache_tokens // self.deployment.dp)
             return found

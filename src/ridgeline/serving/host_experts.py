@@ -5,23 +5,30 @@ Shape letters: T tokens of an iteration.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.formats import Formats, form
 from ridgeline.cost.host import Kernel, Processors
 from ridgeline.cost.machine import Machine
-from ridgeline.cost.seconds import Seconds
+from ridgeline.cost.seconds import Seconds, nothing, stacked
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.described_cpus import described_cpu
 from ridgeline.facts.mechanisms import constant
-from ridgeline.lower.pieces import Experts, Served
+from ridgeline.lower.pieces import Core, Experts, Served
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.host_experts import HostedLayer, HostedSeconds, HostExperts
-from ridgeline.seams.serving import of
+from ridgeline.seams.host_experts import HostedCache, HostedLayer, HostedSeconds, HostExperts
+from ridgeline.seams.serving import Instance, of
 from ridgeline.serving.capacity import hosted_bytes
+from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.two_sides import crossing_s, expert_params, spread
 from ridgeline.units import bytes_text
+
+if TYPE_CHECKING:
+    from ridgeline.serving.step import StepModel
 
 Array = NDArray[np.float64]
 
@@ -38,13 +45,16 @@ def check_hosted(served: Served, deployment: Deployment, formats: Formats, machi
     chosen = of(deployment, HostExperts)
     if not chosen.applied:
         return
-    if len({(piece.count, piece.top_k, expert_params(piece)) for _, piece in expert_layers(served)}) > 1:
+    if (
+        not chosen.streams
+        and len({(piece.count, piece.top_k, expert_params(piece)) for _, piece in expert_layers(served)}) > 1
+    ):
         raise PlanError("deployment: experts in host memory are modelled for layers whose experts are alike")
     held = hosted_bytes(served, deployment, formats)
     room = chosen.dram_gb * 1e9 if chosen.dram_gb else machine.cluster.host.dram_bytes
     if held > room:
         raise NoPlanError(
-            f"{bytes_text(held)} of experts do not fit in {bytes_text(room)} of host memory; take a larger share on the"
+            f"{bytes_text(held)} of weights do not fit in {bytes_text(room)} of host memory; take a larger share on the"
             " device, narrower weights, or say what the host holds (dram_gb)"
         )
 
@@ -70,9 +80,7 @@ def hosted_seconds(
     chosen, layers = of(deployment, HostExperts), expert_layers(served)
     number = sum(count for count, _ in layers)
     piece, host = layers[0][1], processors(chosen, machine)
-    link = (machine.cluster.accelerator.host_bytes_per_s or machine.cluster.host.device_bytes_per_s) * constant(
-        "efficiency.pcie.ring"
-    )
+    link = _link(machine)
     size = form(formats.feed).weight_bytes
     found = chosen.layer(
         HostedLayer(
@@ -84,6 +92,95 @@ def hosted_seconds(
         )
     )  # fmt: skip
     return _banded(found, device, number)
+
+
+def attended_s(served: Served, host: Processors, formats: Formats, tokens: Array) -> Array:
+    """The processors' attention to so many tokens of all sequences' caches, in all layers [s].
+
+    Of each core the longer of reading its keys and values, and its products.
+    """
+    size, total = form(formats.cache).weight_bytes, 0.0
+    for count, core in cores(served):
+        flop = 2.0 * core.heads * (core.query_elements + core.result_elements)
+        total += count * max(core.token_bytes(size) / host.read_bytes_per_s, flop / host.flop_per_s(Kernel.VECTOR))
+    return np.asarray(total * tokens)
+
+
+def cores(served: Served) -> list[tuple[int, Core]]:
+    """Attention cores of each kind of layer, and how many layers have them."""
+    return [(kind.count, piece) for kind in served.kinds for piece in kind.pieces if isinstance(piece, Core)]
+
+
+def _link(machine: Machine) -> float:
+    """What the link to the host reaches [byte/s]."""
+    rate = machine.cluster.accelerator.host_bytes_per_s or machine.cluster.host.device_bytes_per_s
+    return rate * constant("efficiency.pcie.ring")
+
+
+def hosted_cache(instance: Instance) -> HostedCache:
+    """What an instance's weights, and its cache when it is full, take [s]; the device attends as its kernels do."""
+    served, deployment, formats, machine = (
+        instance.steps.served, instance.deployment, instance.formats, instance.machine
+    )  # fmt: skip
+    tokens = float(instance.capacity.cache_tokens)
+    sequences = np.array([float(instance.policy.max_seqs)])
+    read = [
+        count * instance.steps.prices.decode(core, sequences, tokens / sequences).mid for count, core in cores(served)
+    ]
+    return HostedCache(
+        weights_s=hosted_bytes(served, deployment, formats) / _link(machine),
+        link_s=tokens * instance.capacity.token_bytes / _link(machine),
+        host_s=float(attended_s(served, processors(of(deployment, HostExperts), machine), formats, np.array(tokens))),
+        device_s=float(np.sum(read)),
+    )
+
+
+def streamed_numbers(instance: Instance) -> dict[str, float]:
+    """How device, processors and link are busy side by side where weights are streamed: numbers of the clock's rule.
+
+    t = max(c + (1 - w) a d, w a, n + (1 - w) a l) with a the processors' attention to all of a step's cache, w the
+    share of it to which they attend, d and l what the device and the link take for it over what they do.
+    """
+    full = hosted_cache(instance)
+    share = of(instance.deployment, HostExperts).attended(full)
+    left = (1.0 - share) / max(full.host_s, 1e-30)
+    return {
+        "nano_tokens": 1.0, "chain": 0.0, "memory_sms": left * full.device_s, "link_sms": 0.0,
+        "attention_memory": share, "attention_link": left * full.link_s,
+    }  # fmt: skip
+
+
+def streamed_tables(steps: StepModel, tokens: Array, device: Sequence[Seconds], n: Array, c: Array) -> NanoTables:
+    """What each side does of an iteration whose weights cross the link: device, processors, link [s].
+
+    `device` (T,) what a rank, its experts in steps and with prompts take there, and (N,) sampling; activations cross
+    the link in every layer, and the processors start once in each.
+    """
+    served, machine, deployment = steps.served, steps.machine, steps.deployment
+    most = float(of(deployment, HostExperts).resident_tokens(int(tokens[-1])))
+    lane, group, prompt_group = (_in_batches(each, tokens, most) for each in device[:3])
+    head = device[3]
+    layers = sum(kind.count for kind in served.kinds)
+    size = hosted_bytes(served, deployment, steps.formats) + layers * 2.0 * served.hidden * tokens
+    host = processors(of(deployment, HostExperts), machine)
+    start = layers * np.asarray(crossing_s(tokens, served.hidden, _link(machine)))
+    none, sampled = nothing(tokens.shape), nothing(head.mid.shape)
+    return NanoTables(
+        compute=stacked((lane, group, prompt_group)), memory=stacked((_side(start, "sync"), none, none)),
+        network=stacked((_side(size / _link(machine), "link"), none, none)), head_compute=head, head_memory=sampled,
+        head_network=sampled, decode=_side(attended_s(served, host, steps.formats, n * c), "host"),
+    )  # fmt: skip
+
+
+def _in_batches(found: Seconds, tokens: Array, most: float) -> Seconds:
+    """What T tokens take in batches of at most so many [s]."""
+    batch = np.minimum(tokens, most)
+    return Seconds(**{name: np.interp(batch, tokens, each) * tokens / batch for name, each in vars(found).items()})
+
+
+def _side(mid: Array, side: str) -> Seconds:
+    low, high = spread()[side]
+    return Seconds(mid=mid, low=mid * low, high=mid * high, compute=0.0 * mid, memory=0.0 * mid)
 
 
 def _banded(found: HostedSeconds, device: Seconds, number: int) -> Seconds:

@@ -18,6 +18,7 @@ from ridgeline.seams.serving import (
     Speculation,
     instance_devices,
     of,
+    overlapping,
     step_tokens,
 )
 from ridgeline.serving.attention_ffn import expert_layers, micro_batches_s
@@ -249,7 +250,8 @@ def prefill_band(one: Engine, tables: StepTables, tokens: float) -> Band:
 
 def _cut(one: Engine, tokens: float) -> bool:
     """Whether an iteration of so many tokens is two nano-batches."""
-    return tokens >= max(of(one.deployment, NanoBatches).sharing(one)["nano_tokens"], 2)
+    told = overlapping(one.deployment).sharing(one)
+    return tokens >= max(told["nano_tokens"], 2 if told.get("chain", 0.5) > 0.0 else 1)
 
 
 def _halves(
@@ -275,7 +277,7 @@ def _halves(
 
 def _overlap(one: Engine) -> Overlap:
     """How the nano-batches of an engine share its device."""
-    return Overlap.of(of(one.deployment, NanoBatches).sharing(one))
+    return Overlap.of(overlapping(one.deployment).sharing(one))
 
 
 def _disaggregated(

@@ -42,7 +42,7 @@ from ridgeline.serving.adapters import sequence_seconds, token_seconds
 from ridgeline.serving.attention_ffn import AttentionFFNTables, disaggregated, replicated, send_seconds
 from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.deferred import hidden, without
-from ridgeline.serving.host_experts import hosted_seconds
+from ridgeline.serving.host_experts import hosted_seconds, streamed_tables
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.split import SplitTables
 from ridgeline.serving.step_pieces import PieceTimes, Shelf
@@ -165,7 +165,8 @@ class StepModel:
             beside(self._routed(pieces, tokens, group_tokens), shared, tokens <= beside_tokens)
             for pieces in (self._pieces, self._prompt_pieces)
         )
-        if of(self.deployment, HostExperts).applied:
+        hosted = of(self.deployment, HostExperts)
+        if hosted.applied and not hosted.streams:
             group, prompt_group = (
                 hosted_seconds(self.served, self.deployment, self.machine, self.formats, tokens, one, lane)
                 for one in (group, prompt_group)
@@ -180,6 +181,9 @@ class StepModel:
             decode = without(decode, self._hidden(sequences)[1][:, None])
             first = without(first, self._hidden(chunks)[1][:, None])
             many = without(many, self._hidden(_MANY * chunks)[1][:, None])
+        nano = self._nano(tokens, sequences, n, c) if of(self.deployment, NanoBatches).applied else None
+        if hosted.streams:
+            nano = streamed_tables(self, tokens, (lane, group, prompt_group, head), n, c)
         return StepTables(
             tokens=tokens,
             lane=lane,
@@ -197,7 +201,7 @@ class StepModel:
             stage_share=-(-len(self.model.graph.layers) // self.deployment.pp) / len(self.model.graph.layers),
             send_s=token_s,
             send_start_s=start_s,
-            nano=self._nano(tokens, sequences, n, c) if of(self.deployment, NanoBatches).applied else None,
+            nano=nano,
             split=self._split(tokens, sequences) if of(self.deployment, Partition).applied else None,
             attention_ffn=self._sent(tokens) if self._apart.applied else None,
         )

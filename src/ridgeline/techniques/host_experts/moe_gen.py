@@ -1,0 +1,66 @@
+"""Modules in batches of their own: tokens gather in host memory until a module's weights are worth their fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ridgeline.seams.host_experts import HostedCache
+from ridgeline.seams.serving_technique import Instance
+from ridgeline.seams.technique import param
+from ridgeline.techniques.host_experts.moe_lens import StreamedWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoEGen(StreamedWeights):
+    """Each module's weights are fetched once for all sequences of an iteration, which it takes in batches of its own.
+
+    Hidden states wait in host memory between modules, so that an iteration has as many sequences as host memory holds
+    caches of, of which at most `module_tokens` are on the device at once. The processors attend to a part of the
+    cache, the rest crosses the link and the device attends: without `attended` the part with which the longest of
+    processors, link and device is shortest at a full cache (the paper's omega). The device buffers one expert and one
+    layer's attention while another of each is computed. Prompts are computed before decode steps go on.
+
+    Left out: start-up of its process, keys and values on their way to the host (the other way of the link).
+    """
+
+    key: ClassVar[str] = "moe-gen"
+    tags: ClassVar[tuple[str, ...]] = ("expert-offloading",)
+    source: ClassVar[tuple[str, ...]] = ("moe-gen", "moe-gen-code")
+    module_tokens: int = param(8192, "tokens", "tokens of a module's batch on the device", low=1, high=10_000_000)
+    processors_attend: float | None = param(
+        None, "1", "share of caches to which the processors attend; when absent, the best one", high=1.0
+    )
+
+    def attended(self, full: HostedCache) -> float:
+        """As stated, or with which the longest side is shortest [1]."""
+        return best_share(full) if self.processors_attend is None else self.processors_attend
+
+    def buffer_bytes(self, dense_bytes: float, experts_bytes: float, experts: int) -> float:
+        """Two layers' attention and two experts [byte]."""
+        return 2.0 * (dense_bytes + experts_bytes / experts)
+
+    def resident_tokens(self, tokens: int) -> int:
+        """At most a module's batch [token]."""
+        return min(tokens, self.module_tokens)
+
+    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
+        """Prompts before decode steps."""
+        from ridgeline.serving.state import PREFILL_FIRST
+
+        return {**self.sharing(instance), "scheduler": PREFILL_FIRST}
+
+
+def best_share(full: HostedCache) -> float:
+    """The share w that makes max(w H, W + (1 - w) L, (1 - w) D) least [1]: at an end, or where two of them meet.
+
+    >>> best_share(HostedCache(weights_s=4.0, link_s=4.0, host_s=6.0, device_s=1.0))  # 4.8 s each, of 6 and of 8
+    0.8
+    """
+    weights, link, host, device = full.weights_s, full.link_s, full.host_s, full.device_s
+    meets = [0.0, 1.0, (weights + link) / max(host + link, 1e-30), device / max(host + device, 1e-30)]
+    return min(
+        (min(max(share, 0.0), 1.0) for share in meets),
+        key=lambda share: (max(share * host, weights + (1.0 - share) * link, (1.0 - share) * device), share),
+    )
