@@ -6,7 +6,8 @@ Each open table is answered row by row in this process. Answers are kept as they
 each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
 the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
 beside this file from the first answers and those kept of this commit, or of `--at`. Tables that are sealed are opened
-only with `--unseal`, once, at the end, into strangers_sealed.md.
+only with `--unseal sealed` or `--unseal second`, once, at the end, into a page of their own; with `--before COMMIT` it
+shows kept answers of that commit beside those of now.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strangers_page import SEALED, TITLE, page
+from strangers_page import BEFORE, SEALED, TITLE, page
 
 from ridgeline.report.as_json import as_value
 from ridgeline.search.complete import complete
@@ -36,8 +37,13 @@ from ridgeline.validate.rows import read
 HERE = Path(__file__).parent
 UNSEEN = HERE / "unseen"
 FIRST = UNSEEN / "first-answers.tsv.gz"
-PAGE = HERE / "strangers.md"
-SEALED_PAGE = HERE / "strangers_sealed.md"
+PAGES = {
+    side: HERE / f"strangers{end}.md" for side, end in (("open", ""), ("sealed", "_sealed"), ("second", "_second"))
+}
+PEERS = {
+    side: UNSEEN / f"peer-answers{end}.tsv"
+    for side, end in (("open", ""), ("sealed", "-sealed"), ("second", "-second"))
+}
 TABLES = ("training", "memory", "offload", "diffusion", "serving", "rl")
 COLUMNS = (
     "table", "id", "commit", "status", "measured", "predicted", "low", "high", "evidence", "rung", "device", "engine",
@@ -57,8 +63,9 @@ def commit() -> str:
 
 
 def tables(only: list[str], side: str) -> list[tuple[str, Path]]:
-    """Names and files of the tables of one side, `open` or `sealed`."""
-    return [(name, UNSEEN / f"{name}-{side}.tsv") for name in only or TABLES]
+    """Names and files of the tables of one side, `open`, `sealed` or `second`."""
+    paths = ((name, UNSEEN / f"{name}-{side}.tsv") for name in only or TABLES)
+    return [(name, path) for name, path in paths if path.exists()]
 
 
 def kept(path: Path) -> list[Answer]:
@@ -136,11 +143,12 @@ def main() -> None:
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--at", default=None)
-    parser.add_argument("--unseal", action="store_true")
+    parser.add_argument("--unseal", default="open", choices=("sealed", "second"))
+    parser.add_argument("--before", default=None)
     given = parser.parse_args()
     os.nice(5)
     given.keep.mkdir(parents=True, exist_ok=True)
-    at, side = given.at if given.page and given.at else commit(), "sealed" if given.unseal else "open"
+    at, side = given.at if given.page and given.at else commit(), given.unseal
     rows: list[tuple[str, Answer]] = []
     for name, path in tables(given.only, side):
         store = given.keep / f"{at}-{name}-{side}.jsonl"
@@ -152,14 +160,18 @@ def main() -> None:
             sys.exit(f"no answers of {at} are kept in {given.keep}: run it without --page first")
         now = {(name, row["id"]): row for name, row in rows}
         asked = [(name, read(path)) for name, path in tables([*TABLES], side)]
-        if given.unseal:
-            told = page(asked, {"": now}, SEALED.format(at=at), UNSEEN / "peer-answers-sealed.tsv")
-            SEALED_PAGE.write_text(told, encoding="utf-8")
+        if side == "open":
+            answers = {"first": first_answers(), "now": now}
+            title = TITLE.format(
+                first=", ".join(sorted({str(one["commit"]) for one in answers["first"].values()})), now=at
+            )
         else:
-            first = first_answers()
-            title = TITLE.format(first=", ".join(sorted({str(one["commit"]) for one in first.values()})), now=at)
-            told = page(asked, {"first": first, "now": now}, title, UNSEEN / "peer-answers.tsv")
-            PAGE.write_text(told, encoding="utf-8")
+            before = [(name, given.keep / f"{given.before}-{name}-{side}.jsonl") for name in TABLES if given.before]
+            was = {(name, row["id"]): row for name, store in before for row in kept(store)}
+            answers = {"before": was, "now": now} if was else {"": now}
+            title = SEALED.format(at=at, side=side) + (BEFORE.format(before=given.before) if was else "")
+        told = page(asked, answers, title, PEERS[side])
+        PAGES[side].write_text(told, encoding="utf-8")
 
 
 if __name__ == "__main__":

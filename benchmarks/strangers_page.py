@@ -72,13 +72,18 @@ _FIGURES = ("error", "bias", "p90", "inside", "width")
 
 SEALED = """# Sources that stayed sealed until the end
 
-First answers of commit {at} to the sealed half of [unseen](unseen/README.md), by `ridgeline check --blind`: nothing is
-used that a row does not say, and nobody had seen a prediction of these sources before. Rows of confidence `low` are not
+First answers of commit {at} to the `{side}` tables of [unseen](unseen/README.md), by `ridgeline check --blind`: nothing
+is used that a row does not say, and nobody had seen a prediction of these sources before. Rows of confidence `low` are not
 counted. *Error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of
 predicted / measured - 1, *p90* the 90th percentile of the error, *inside* the share of measured values in the 80 %
 interval, *width* the median of its high / low.
 
-Written by `bench_strangers.py --unseal --page`; answers are in `unseen/first-answers.tsv.gz`.
+Written by `bench_strangers.py --unseal {side} --page`; answers are in `unseen/first-answers.tsv.gz`.
+"""
+
+BEFORE = """
+The columns without a name are of commit {before}, asked at the same time: what was mended in between was mended
+without these rows, so that the difference is what it is worth to strangers.
 """
 
 Answers = Mapping[str, Mapping[Key, Answer]]

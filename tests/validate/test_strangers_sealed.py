@@ -31,12 +31,14 @@ def test_sealed_tables_are_opened_only_when_asked(
     monkeypatch.setattr(bench, "answered", lambda path, store: opened.append(path.name) or ())
     monkeypatch.setattr(bench, "commit", lambda: "abc")
     monkeypatch.setattr(bench.os, "nice", lambda by: 0)
-    for flags in ([], ["--unseal"]):
+    for side in ("open", "sealed", "second"):
         opened.clear()
+        flags = [] if side == "open" else ["--unseal", side]
         monkeypatch.setattr(sys, "argv", ["bench", "--keep", str(tmp_path), *flags])
         bench.main()
-        assert len(opened) == len(bench.TABLES)
-        assert {"sealed" in name for name in opened} == {bool(flags)}
+        assert opened == [path.name for _, path in bench.tables([], side)]
+        assert opened
+        assert all(name.endswith(f"-{side}.tsv") for name in opened)
 
 
 def test_a_first_answer_is_written_once(bench: ModuleType) -> None:
