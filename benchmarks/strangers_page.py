@@ -73,8 +73,8 @@ _FIGURES = ("error", "bias", "p90", "inside", "width")
 SEALED = """# Sources that stayed sealed until the end
 
 First answers of commit {at} to the `{side}` tables of [unseen](unseen/README.md), by `ridgeline check --blind`: nothing
-is used that a row does not say, and nobody had seen a prediction of these sources before. Rows of confidence `low` are not
-counted. *Error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of
+is used that a row does not say, and nobody had seen a prediction of these sources before. Rows of confidence `low`
+are not counted. *Error* is the median of |predicted / measured - 1| of what is answered, *bias* the median of
 predicted / measured - 1, *p90* the 90th percentile of the error, *inside* the share of measured values in the 80 %
 interval, *width* the median of its high / low.
 
