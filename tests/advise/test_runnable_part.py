@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ridgeline as rl
-from ridgeline.advise.runnable import NOWHERE
+from ridgeline.advise.composing import NOWHERE
 
 
 @pytest.mark.parametrize("name", ["advise-7b-v100-nvme", "advise-deepseek-v3-slo"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ridgeline.calibrate import public
+from ridgeline.calibrate import refit as public
 from ridgeline.cost.families.gemm import CASTS, GEMM
 from ridgeline.cost.mechanism import device_vector
 from ridgeline.cost.samples import Sample, folds

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from ridgeline.calibrate import refit as module
-from ridgeline.calibrate.public import rows_of
-from ridgeline.calibrate.refit import PROGRESS, refit
+from ridgeline.calibrate.refit import PROGRESS, refit, rows_of
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.errors import DomainError
 from ridgeline.facts import fits as facts

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.api import keeping
+from ridgeline.api import checking as keeping
 from ridgeline.cli.main import run
 from ridgeline.validate.check import Checker
 

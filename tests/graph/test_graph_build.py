@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, ModelError, RidgelineError
-from ridgeline.graph.build import build, from_dims
-from ridgeline.graph.families.registry import nested, texts, types, wrappers
+from ridgeline.graph.build import build, from_dims, nested, texts, types, wrappers
 from ridgeline.graph.load import catalog, catalog_config, load, parse_config
 from ridgeline.graph.model import Block, op_params
 from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, LinearOp, Op, Region, Split

@@ -7,8 +7,8 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.graph.networks import SIDE, UPSCALERS, upscaler
 from ridgeline.graph.ops import ConvolutionOp
-from ridgeline.graph.upscaling import SIDE, UPSCALERS, upscaler
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import predict

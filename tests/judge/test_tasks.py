@@ -11,10 +11,9 @@ torch = pytest.importorskip("torch")
 
 from ridgeline.cli.main import run  # noqa: E402
 from ridgeline.errors import InputError  # noqa: E402
-from ridgeline.judge.child import judge_kernel  # noqa: E402
+from ridgeline.judge.child import judge_kernel, task_weaknesses  # noqa: E402
 from ridgeline.judge.kernel_file import cases, load_kernel  # noqa: E402
 from ridgeline.judge.module_task import unsolved  # noqa: E402
-from ridgeline.judge.task_filters import task_weaknesses  # noqa: E402
 from ridgeline.judge.tasks import kernel_tasks  # noqa: E402
 from ridgeline.judge.verdict import JudgeSettings  # noqa: E402
 

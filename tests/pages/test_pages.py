@@ -164,7 +164,7 @@ def test_every_task_has_its_span_on_the_timeline(trained: Answer) -> None:
 
 
 def test_a_long_timeline_is_bounded(trained: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ridgeline.pages.spans._SPANS", 60)
+    monkeypatch.setattr("ridgeline.pages.training._SPANS", 60)
     figure = trained.figure("timeline")
     assert figure.svg.count("M") < trained.value.tasks.tasks
     assert "drawn as one" in figure.note

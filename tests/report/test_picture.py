@@ -11,13 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.report.picture import Roof, RoofPoint, roofline, scatter
+from ridgeline.report.picture import Roof, RoofPoint, roofline
 
 SVG = "{http://www.w3.org/2000/svg}"
 TOY = Roof(name="Toy", peak_flop_per_s=1e14, memory_bytes_per_s=1e12)  # its ridge is at 100 FLOP/byte
 NORM = RoofPoint(name="norm", machine="Toy", flop=1e9, bytes=1e9, seconds=2e-3)  # 1 FLOP/byte, 0.5 of 1 TFLOP/s
-TITLES = {"title": "Steps", "x_title": "measured", "y_title": "predicted"}
-BY_HAND = {"H100": ([1e-6, 1e-5, 1e-3], [1e-6, 1e-5, 1e-4])}  # three decades of 160 px
 
 
 def parts(svg: str, tag: str, name: str) -> list[ElementTree.Element]:
@@ -38,57 +36,20 @@ def dots(svg: str) -> list[tuple[float, float]]:
     return [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in found]
 
 
-def test_points_lie_where_the_decades_put_them() -> None:
-    svg = scatter(BY_HAND, **TITLES)
-    assert dots(svg) == [(120, 536), (280, 376), (600, 216)]
-    assert corners(*parts(svg, "polyline", "diagonal")) == [(120, 536), (600, 56)]
-
-
-def test_a_point_predicted_as_measured_lies_on_the_diagonal() -> None:
-    svg = scatter({"H100": ([3.7e-4, 0.02, 5.0], [3.7e-4, 0.02, 5.0])}, **TITLES)
-    (x0, y0), (x1, y1) = corners(*parts(svg, "polyline", "diagonal"))
-    for x, y in dots(svg):
-        assert (x - x0) * (y1 - y0) == pytest.approx((y - y0) * (x1 - x0), abs=10)  # px**2: 0.02 px off 480 px
-
-
-def test_the_band_is_a_quarter_either_way() -> None:
-    over, under = 160 * math.log10(1.25), -160 * math.log10(0.75)
-    expected = [(120, 536), (120, 536 - over), (600 - over, 56), (600, 56), (600, 56 + under), (120 + under, 536)]
-    found = corners(*parts(scatter(BY_HAND, **TITLES), "polygon", "band"))
-    assert [place for pair in found for place in pair] == pytest.approx(
-        [p for pair in expected for p in pair], abs=0.01
-    )
-
-
-def test_ticks_are_in_human_units_of_time_or_plain() -> None:
-    wide = {"all": ([1e-6, 100.0], [1e-6, 100.0])}
-    assert {"1 us", "10 us", "1 ms", "100 ms", "1 s", "100 s"} <= set(words(scatter(wide, **TITLES)))
-    plain = words(scatter({"all": ([0.1, 1e4], [0.1, 1e4])}, seconds=False, **TITLES))
-    assert {"0.1", "1", "100", "1 k", "10 k"} <= set(plain)
-    huge = words(scatter({"all": ([1e-300, 1e300], [1.0, 1.0])}, **TITLES))
-    assert {"1e-300 s", "1e300 s"} & set(huge)
-    assert sum(text.endswith(" s") for text in huge) <= 26
-
-
-def test_every_group_has_its_colour_and_its_row() -> None:
-    groups = {f"group {row}": ([1.0, 2.0], [1.0, 2.0]) for row in range(9)}
-    svg = scatter(groups, **TITLES)
+def test_every_machine_has_its_colour_and_its_row() -> None:
+    machines = [replace(TOY, name=f"machine {row}") for row in range(9)]
+    svg = roofline(machines, [replace(NORM, machine=one.name) for one in machines], title="Roofs")
     found = parts(svg, "g", "points")
     looks = {(group.attrib["fill"], group[0].tag) for group in found}
     assert len(found) == len(looks) == 9
-    assert {f"{name} (2)" for name in groups} | {"within 25 %"} <= set(words(svg))
+    assert {f"{one.name}: 100 TFLOP/s, 1 TB/s" for one in machines} <= set(words(svg))
 
 
 def test_many_points_are_thinned_and_the_picture_says_so() -> None:
-    many = [1e-3 * (1 + row / 9_000) for row in range(9_000)]
-    groups = {"many": (many, many), "few": ([1.0], [1.0])}
-    svg = scatter(groups, **TITLES)
+    points = [replace(NORM, name=f"op{row}", seconds=1e-3 * (row + 1)) for row in range(2_500)]
+    svg = roofline([TOY], points, title="Roofs")
     assert len(dots(svg)) == 2_000
-    assert "2000 of 9001 points drawn" in words(svg)
-    assert "few (1)" in words(svg)
-    assert len(svg) < 100_000
-    turned = {"many": (many[::-1], many[::-1]), "few": ([1.0], [1.0])}
-    assert scatter(turned, **TITLES) == svg
+    assert "the longest 2000 of 2500 drawn" in words(svg)
 
 
 def test_the_ridge_is_where_the_matrix_rate_takes_over() -> None:
@@ -127,39 +88,24 @@ def test_the_longest_operators_keep_their_labels() -> None:
 
 def test_text_is_escaped_and_ascii() -> None:
     odd = 'a < b & "c" > µ \x00'
-    for svg in (
-        scatter({odd: ([1.0], [1.0])}, title=odd, x_title=odd, y_title=odd),
-        roofline([replace(TOY, name=odd)], [replace(NORM, name=odd, machine=odd)], title=odd),
-    ):
-        assert svg.isascii()
-        assert "a < b" not in svg
-        read = 'a < b & "c" > µ \ufffd'
-        assert read in words(svg)
-        assert ElementTree.fromstring(svg).findtext(f"{SVG}title") == read
+    svg = roofline([replace(TOY, name=odd)], [replace(NORM, name=odd, machine=odd)], title=odd)
+    assert svg.isascii()
+    assert "a < b" not in svg
+    read = 'a < b & "c" > µ \ufffd'
+    assert read in words(svg)
+    assert ElementTree.fromstring(svg).findtext(f"{SVG}title") == read
 
 
 def test_a_picture_stands_alone_and_is_the_same_twice() -> None:
-    for draw in (lambda: scatter(BY_HAND, **TITLES), lambda: roofline([TOY], [NORM], title="Roofs")):
-        assert draw() == draw()
-        assert re.findall(r"https?://[^\"]*", draw()) == ["http://www.w3.org/2000/svg"]
-        assert not re.search(r"<script|<style|<image|href|nan|inf\b", draw())
-
-
-def drawn(measured: list[float], predicted: list[float]) -> Callable[[], str]:
-    return lambda: scatter({"H100": (measured, predicted)}, **TITLES)
+    drawn = roofline([TOY], [NORM], title="Roofs")
+    assert drawn == roofline([TOY], [NORM], title="Roofs")
+    assert re.findall(r"https?://[^\"]*", drawn) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"<script|<style|<image|href|nan|inf\b", drawn)
 
 
 @pytest.mark.parametrize(
     ("draw", "told"),
     [
-        (lambda: scatter({}, **TITLES), "0 groups"),
-        (lambda: scatter({f"g{row}": ([1.0], [1.0]) for row in range(29)}, **TITLES), "29 groups"),
-        (drawn([], []), "group 'H100' has no points"),
-        (drawn([1.0, 2.0], [1.0]), "2 measured values and 1 predicted ones"),
-        (drawn([1.0, 0.0], [1.0, 1.0]), "group 'H100': measured value 2 is 0.0;"),
-        (drawn([1.0], [-3.5]), "predicted value 1 is -3.5;"),
-        (drawn([math.nan], [1.0]), "measured value 1 is nan;"),
-        (drawn([1.0], [math.inf]), "predicted value 1 is inf;"),
         (lambda: roofline([], [NORM], title=""), "0 machines"),
         (lambda: roofline([TOY, TOY], [NORM], title=""), "machine 'Toy' is given 2 times"),
         (lambda: roofline([TOY], [], title=""), "no points"),
@@ -180,4 +126,3 @@ def test_extreme_numbers_are_drawn() -> None:
     far = Roof(name="far", peak_flop_per_s=1e308, memory_bytes_per_s=1e-308)
     point = RoofPoint(name="far", machine="far", flop=1e308, bytes=1e-308, seconds=1e-308)
     ElementTree.fromstring(roofline([far], [point], title="Far"))
-    ElementTree.fromstring(scatter({"far": ([5e-324], [1.7e308])}, **TITLES))

@@ -400,7 +400,7 @@ def test_what_is_left_out_is_all_that_differs(name: str) -> None:
 
 
 def test_every_family_is_compared_or_excused() -> None:
-    from ridgeline.graph.families.registry import types
+    from ridgeline.graph.build import types
 
     assert set(types()) == set(SMALL) | set(NOT_IN_TRANSFORMERS)
 

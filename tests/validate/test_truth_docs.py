@@ -9,9 +9,9 @@ from ridgeline.facts.programs import training_programs
 from ridgeline.facts.readings import rows
 from ridgeline.memory.runtime import Runtime
 from ridgeline.validate.metrics import METRICS
-from ridgeline.validate.operator_layers import PRODUCTS as LAYER_PRODUCTS
-from ridgeline.validate.operator_layers import STREAMS as LAYER_STREAMS
-from ridgeline.validate.operator_sources import SUSTAINED
+from ridgeline.validate.operator_kernels import PRODUCTS as LAYER_PRODUCTS
+from ridgeline.validate.operator_kernels import STREAMS as LAYER_STREAMS
+from ridgeline.validate.operators import SUSTAINED
 from ridgeline.validate.rows import COUNTS, KINDS, NUMBERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")

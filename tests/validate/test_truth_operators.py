@@ -23,7 +23,7 @@ from ridgeline.facts.transfer import mechanism_spread, source_spread
 from ridgeline.predict.operator import operator_cost
 from ridgeline.validate.check import check
 from ridgeline.validate.operator_cells import Priced, sizes
-from ridgeline.validate.operator_sources import SUSTAINED, TABULATED, own_source
+from ridgeline.validate.operators import SUSTAINED, TABULATED, own_source
 from ridgeline.validate.rows import Row
 
 KERNEL = ("id", "op", "shape", "dtype", "hardware", "library", "metric", "value", "unit", "source", "confidence")

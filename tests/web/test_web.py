@@ -14,9 +14,9 @@ import ridgeline as rl
 TestClient = pytest.importorskip("starlette.testclient").TestClient
 
 from ridgeline.api.verb import VERBS  # noqa: E402
+from ridgeline.web.app import opened  # noqa: E402
 from ridgeline.web.asking import MOST_BYTES, WebQuestion, command_of  # noqa: E402
 from ridgeline.web.forms import QUESTIONS, WRITING, forms  # noqa: E402
-from ridgeline.web.opening import opened  # noqa: E402
 
 STATIC = Path(__file__).parents[2] / "src" / "ridgeline" / "web" / "static"
 SMALL = {"subject": "gpt2", "on": "8xH100-SXM", "zero": "1", "micro_batch": "2", "global_batch": "16"}

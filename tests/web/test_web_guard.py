@@ -67,7 +67,7 @@ def test_options_that_write_a_file_are_no_words_of_the_app(ask: Ask, tmp_path: P
 def test_the_guard_holds_in_a_process_of_its_own(tmp_path: Path) -> None:
     code = """
 import os, sys, pathlib
-from ridgeline.api.guard import confine
+from ridgeline.api.confined import confine
 folder = pathlib.Path(sys.argv[1])
 confine(folder, "outside what this app may open")
 (folder / "mine").write_text("x")

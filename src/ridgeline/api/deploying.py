@@ -11,13 +11,7 @@ from ridgeline.api.asking import blamed_on_word, serving_scenario_of
 from ridgeline.api.offloading import plan_offloaded, refuse_offload
 from ridgeline.api.placing import loads_from
 from ridgeline.api.progress import progress_bar
-from ridgeline.api.simulating import (
-    about,
-    measured_only,
-    operation_of,
-    policies_of,
-    resolved,
-)
+from ridgeline.api.simulating import about, measured_only, operation_of, policies_of, resolved
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.scenario.serving import ServingScenario
 

@@ -12,8 +12,7 @@ from ridgeline.api.flags import flag_of
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, PlanError, WorkloadError
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
-from ridgeline.report.post_training import PostTrainingReport
-from ridgeline.report.post_training_text import iteration_blocks, splits_blocks
+from ridgeline.report.post_training import PostTrainingReport, iteration_blocks, splits_blocks
 from ridgeline.scenario.post_training import PostTrainingScenario, post_training_from_words, read_post_training
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
 from ridgeline.scenario.training import OF_MACHINE

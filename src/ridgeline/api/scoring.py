@@ -26,10 +26,7 @@ def score(given: SimpleNamespace) -> Answer:
         answer = {"metrics": [{"key": one.key, "summary": one.summary()} for one in known], "tables": list(shipped())}
         rows = tuple((one.key, one.summary()) for one in known)
         tables = Line(text=f"Tables of published results: {', '.join(shipped())}")
-        return Answer(
-            lambda: answer,
-            lambda: [Table(columns=("metric", "what it says"), rows=rows), blank(), tables],
-        )
+        return Answer(lambda: answer, lambda: [Table(columns=("metric", "what it says"), rows=rows), blank(), tables])
     one = metric(given.metric)
     if not given.tables:
         return Answer(lambda: _page_as_dict(one), lambda: _page(one), width=_WIDTH)

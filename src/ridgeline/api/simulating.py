@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from ridgeline.api.placing import with_placement
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError
 from ridgeline.plan.deployment import Role
+from ridgeline.report.blocks import Block, Line, Table
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import BATCH_FIELDS
 from ridgeline.seams.serving import expert_devices
@@ -27,6 +28,37 @@ if TYPE_CHECKING:
     from ridgeline.predict.serving import Operation
     from ridgeline.report.serving import ServingReport
     from ridgeline.serving.traffic.traffic import Traffic
+
+
+def simulate_pool(given: SimpleNamespace) -> Answer:
+    """Prints what each rule makes of the same jobs; with `--technique` of one alone."""
+    from ridgeline.facts.job_pools import job_pool
+    from ridgeline.predict.job_pools import pool_world
+    from ridgeline.seams.assignment import ASSIGNMENTS, JobAssignment
+    from ridgeline.seams.registry import names, technique
+    from ridgeline.training.job_pool import run_pools
+
+    said = {name: value for name, value in given.words.items() if value is not None and name != "technique"}
+    if given.on is not None or said:
+        wrong = next(iter(said), "on").replace("_", "-")
+        raise InputError("says nothing of a pool of jobs; leave it out", field=f"--{wrong}")
+    asked = given.words.get("technique")
+    rules = [technique(ASSIGNMENTS, text) for text in ([asked] if asked else names(ASSIGNMENTS))]
+    world = pool_world(job_pool(given.subject))
+    found = run_pools(world, [one for one in rules if isinstance(one, JobAssignment)])
+
+    def shown() -> list[Block]:
+        rows = [
+            (one.policy, f"{one.completed_share:.1%}", f"{one.high_completed_share:.1%}", f"{one.moves_s:,.0f} s",
+             f"{one.broken:,} of {one.started:,}", f"{one.busy_share:.0%}")
+            for one in found
+        ]  # fmt: skip
+        columns = ("rule", "in time", "of priority", "lost to links", "broken off", "busy")
+        many = f"{len(world.jobs):,} jobs, {len(world.absences):,} devices"
+        return [Line(text=many), Table(columns=columns, rows=tuple(rows))]
+
+    return Answer(lambda: {"rows": [asdict(one) for one in found]}, shown, value=found)
+
 
 MEASURED = "measured"  # rates that others measured, the best that may answer
 _OF_BATCHES = ("prompt", "output", "requests", "seed", "slo")  # of a scenario's traffic; how it arrives does not matter
@@ -94,8 +126,6 @@ def simulate(given: SimpleNamespace) -> Answer:
     from ridgeline.facts.job_pools import is_pool
 
     if is_pool(given.subject):
-        from ridgeline.api.pooling import simulate_pool
-
         if given.find is not None:
             raise InputError(
                 "is a question about a deployment, and this is a pool of jobs; leave it out", field="--find"

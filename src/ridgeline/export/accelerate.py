@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.forms import put
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,7 @@ class Accelerate(Target):
         sharded = words.get("plan.zero", 0) >= 2
         return {word: value for word, value in words.items() if sharded or word not in _OF_FSDP}
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Processes and machines, FSDP's own switches, and the mesh where more than data is divided."""
         devices, per_node = words.get("devices", 1), words.get("devices_per_node", 1)
         zero = words.get("plan.zero", 0)
@@ -60,7 +58,7 @@ class Accelerate(Target):
         document.pop("parallelism_config", None)
         return document, own
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The stage from the kind of process group, and the group that shards."""
         if fields.get("distributed_type") in ("MULTI_GPU", "NO"):
             words |= {"plan.zero": 0, "workload.framework": "ddp"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.forms import put
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,7 @@ class Axolotl(Target):
         out |= {f"plan.{name}" for name in ("tp", "cp") if words.get(f"plan.{name}", 1) == 1}
         return {word: value for word, value in words.items() if word not in out}
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """What Axolotl asks of every config, four-bit weights, and how data-parallel ranks shard."""
         document = {"datasets": [{"path": "DATASET", "type": "alpaca"}], "num_epochs": 1, "output_dir": "out",
                     "learning_rate": 1e-5, **document}  # fmt: skip
@@ -51,7 +49,7 @@ class Axolotl(Target):
             own.add("plan.zero_group")
         return document, own
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The task of adapters, and the stage and group of sharding."""
         adapter = fields.get("adapter")
         words["workload.task"] = adapter if adapter in ("lora", "qlora") else "full"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.forms import put
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,7 @@ class DeepSpeed(Target):
         out |= {"plan.zero_group"} if words.get("plan.zero", 0) < 3 else set()
         return {word: value for word, value in words.items() if word not in out}
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Offload to the host, the format and the batch, which several words say together."""
         states = {"optimizer": "plan.offload_optimizer", "param": "plan.offload_weights"}
         for name, word in states.items():
@@ -53,7 +51,7 @@ class DeepSpeed(Target):
         plain = {"workload.precision"} if words.get("workload.precision") == "fp32" else set()
         return document, plain | set(states.values())
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """Offloads, the format, and the micro-batches' number as the global batch."""
         optimizer = fields.get("zero_optimization.offload_optimizer.device") in ("cpu", "nvme")
         weights = fields.get("zero_optimization.offload_param.device") in ("cpu", "nvme")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.around.kubernetes import gpu_resource
-from ridgeline.export.fleet import EnginePool, Fleet, table_in, tables_in
-from ridgeline.export.pools import WHOLE
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
 from ridgeline.export.wrapper import plain_name
 
 _MODE = "disaggregation-mode"

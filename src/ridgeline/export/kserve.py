@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
 from ridgeline.export.around.kubernetes import gpu_resource
-from ridgeline.export.fleet import EnginePool, Fleet, table_in, tables_in
-from ridgeline.export.pools import WHOLE
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
 from ridgeline.export.wrapper import plain_name
 
 _FLAGS = "VLLM_ADDITIONAL_ARGS"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 _ALL = 999  # layers on devices: more than any model has
 _FORMS = {"f16": "bf16", "f32": "bf16", "q8_0": "fp8"}
@@ -36,9 +36,7 @@ class LlamaCpp(Target):
     context_of_slots: ClassVar[bool] = True
     memory_of: ClassVar[str] = ""
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The file of weights, how devices divide it, the context of all slots, and what lies on the host."""
         weights = str(words.get("plan.weights") or words.get("model.weights") or "bf16")
         weights = "q8_0" if weights.startswith("fp8") else weights
@@ -55,7 +53,7 @@ class LlamaCpp(Target):
                 document["tensor-split"] = ",".join(["1"] * (tp * pp))
         return document, said | _offloaded(document, words)
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The same backwards; how many layers the model has is looked up."""
         named = _GGUF.match(str(fields.get("model", "")))
         if named:

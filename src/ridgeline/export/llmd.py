@@ -8,8 +8,7 @@ from math import ceil
 from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
-from ridgeline.export.fleet import EnginePool, Fleet, table_in, tables_in
-from ridgeline.export.pools import WHOLE
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
 from ridgeline.export.wrapper import plain_name
 
 _PARALLEL = {"tensor": "tensor-parallel-size", "data": "data-parallel-size"}

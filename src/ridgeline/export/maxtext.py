@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,7 @@ class MaxText(Target):
     file: ClassVar[str] = "maxtext.yml"
     start: ClassVar[str] = "python -m maxtext.trainers.pre_train.train {file}"
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The model's name there, data ranks inside nodes and across them, and sequences per device."""
         devices, per_node = words.get("devices", 1), max(1, words.get("devices_per_node", 1))
         ranks, zero = words.get("plan.dp", 1), words.get("plan.zero", 0)
@@ -60,7 +58,7 @@ class MaxText(Target):
         task = {"workload.task"} if words.get("workload.task") == "full" else set()
         return document, own | task | {"plan.micro_batch"}
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The catalog's name of the model, ranks and stage, and the batch of a step."""
         ranks = math.prod(
             fields.get(f"{of}_{axis}_parallelism", 1) for of in ("ici", "dcn") for axis in ("data", "fsdp")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.forms import flags_text
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,7 @@ class Megatron(Target):
         out = out | ({"plan.context_style"} if words.get("plan.cp", 1) == 1 else set())
         return {word: value for word, value in words.items() if word not in out}
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Sharding, chunks, recompute and the format, each of several flags, and what a run without data needs."""
         own = {"plan.schedule", "plan.chunks"} if words.get("plan.schedule") in ("1f1b", "interleaved") else set()
         if words.get("plan.schedule") == "interleaved" and words["plan.chunks"] > 1:
@@ -94,7 +92,7 @@ class Megatron(Target):
         start = self.start.format(per_node=min(devices, per_node), nodes=-(-devices // per_node))
         return {self.file: "#!/bin/sh\n" + flags_text(start, document)}
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The stage of sharding, chunks, and the format."""
         strategy = fields.get("data-parallel-sharding-strategy", "")
         words["plan.zero"] = _STAGES.get(str(strategy), 1 if fields.get("use-distributed-optimizer") else 0)

@@ -8,9 +8,8 @@ from math import ceil
 from typing import Any, ClassVar
 
 from ridgeline.export.around.kubernetes import gpu_resource
-from ridgeline.export.fleet import EnginePool, Fleet, table_in, tables_in
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
 from ridgeline.export.forms import parsed, yaml_text
-from ridgeline.export.pools import WHOLE
 from ridgeline.export.wrapper import plain_name
 
 _CONFIG = "serveConfigV2"

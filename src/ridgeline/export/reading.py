@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, UnknownNameError
+from ridgeline.export.fleet import ROLES, together
 from ridgeline.export.forms import read_document
-from ridgeline.export.pools import ROLES, together
 from ridgeline.export.target import Imported, Target, target, targets
 
 _COUNT = re.compile(r"^# \w+: (\d+) instances$", re.MULTILINE)

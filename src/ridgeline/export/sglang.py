@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 _PER_RANK = {"max-running-requests": "plan.max_seqs", "chunked-prefill-size": "plan.token_budget"}
 """Fields that count over all attention ranks, where our word counts on each."""
@@ -34,9 +34,7 @@ class SGLang(Target):
     port: ClassVar[int] = 30000
     on_nodes: ClassVar[str] = "{command} --nnodes {nodes} --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:{port}"
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Degrees, limits over all ranks, whole prompts, drafts and the role in a pool."""
         dp = words.get("plan.dp", 1)
         document["tp-size"] = words.get("plan.tp", 1) * dp
@@ -64,7 +62,7 @@ class SGLang(Target):
         # a switch that is off cannot be said: the key alone would be left out, as is its default
         return {name: value for name, value in document.items() if value is not False}, said
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The same backwards; switches that are not there are off."""
         older = fields.get("dp-size", 1) if fields.get("enable-dp-attention") else 1
         dp = fields.get("attn-dp-size") or older

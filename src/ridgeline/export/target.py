@@ -23,6 +23,9 @@ from ridgeline.seams.technique import Technique
 _ROOM = "ridgeline.export"
 Words = dict[str, Any]
 """Words of a scenario by section and name: {'plan.tp': 8, 'workload.seq_len': 4096, 'model.name': 'gpt2'}."""
+Document = dict[str, Any]
+Told = tuple[dict[str, Any], set[str]]
+"""A document with the words that it says, or words with the fields that they were read from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +147,7 @@ class Target(Technique):
         """The words that fields may say, where a field means something beside another alone."""
         return words
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The document with what hangs on several words at once, and the words that this said."""
         return document, set()
 
@@ -245,7 +246,7 @@ class Target(Technique):
             unknown=unknown,
         )  # fmt: skip
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The words with what several fields say together, and the fields that this read."""
         return words, set()
 

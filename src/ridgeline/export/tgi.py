@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,7 @@ class TGI(Target):
     image: ClassVar[str] = "ghcr.io/huggingface/text-generation-inference:3.3.6"
     port: ClassVar[int] = 3000
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Graphs, of which no sizes mean none, and the longest prompt."""
         if words.get("plan.graphs") is False:
             document["cuda-graphs"] = 0
@@ -40,7 +38,7 @@ class TGI(Target):
             document["max-input-tokens"] = document["max-total-tokens"] - 1
         return document, {"plan.graphs"}
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """Graphs of some sizes, or of none."""
         words["plan.graphs"] = fields.get("cuda-graphs") != 0
         return words, {"cuda-graphs", "max-input-tokens"}

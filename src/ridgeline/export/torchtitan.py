@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
 from ridgeline.export.modules import CALL, module_text
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,7 @@ class Torchtitan(Target):
         out |= {"plan.zero"} if words.get("plan.zero", 0) < 2 else set()
         return {word: value for word, value in words.items() if word not in out}
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The model, the mesh's data ranks, micro-batches, recompute and formats, as calls."""
         module, size = _model(str(words.get("model.name")))
         training, parallel = document["training"], document["parallelism"]
@@ -75,7 +73,7 @@ class Torchtitan(Target):
         lines = (f"from torchtitan.models.{document['module']} import model_registry", *_IMPORTS)
         return {self.file: module_text(said, lines)}
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The model, the stage and group of sharding, micro-batches, recompute and formats."""
         used = {"activation_checkpoint", "parallelism.data_parallel_shard_degree", "optimizer.call"}
         module = str(fields.get("model_spec.module", "")).rpartition(".")[2]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
 from ridgeline.export.forms import put
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,7 @@ class Torchtune(Target):
         out |= {"plan.tp"} if words.get("plan.tp", 1) == 1 else set()
         return {word: value for word, value in words.items() if word not in out}
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The parts that build model, data and tokenizer, and how ranks shard."""
         task = str(words.get("workload.task"))
         document.pop("model", None)
@@ -73,7 +71,7 @@ class Torchtune(Target):
         launch = f"--nproc_per_node {words.get('devices', 1)} " if several else ""
         return self.start.format(launch=launch, recipe=recipe, file=self.file)
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The catalog's model of a builder, the task, and the stage and group of sharding."""
         from ridgeline.graph.load import catalog
 

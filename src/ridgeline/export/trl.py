@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,7 @@ class TRL(Target):
     file: ClassVar[str] = "trl.yaml"
     start: ClassVar[str] = "trl sft --config {file} --dataset_name DATASET --output_dir out"
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The task, and FSDP as the trainer's arguments say it."""
         own = {"plan.zero"} if words.get("plan.zero", 0) != 1 else set()
         if words.get("plan.zero", 0) >= 2:
@@ -38,7 +36,7 @@ class TRL(Target):
             document["fsdp_config"] = {"version": 2, "reshard_after_forward": words["plan.zero"] == 3}
         return document, own | {"workload.task"}
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The task of adapters and the stage of FSDP."""
         adapter = bool(fields.get("use_peft"))
         words["workload.task"] = ("qlora" if fields.get("load_in_4bit") else "lora") if adapter else "full"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.forms import put
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,7 @@ class TensorRTLLM(Target):
     memory_of: ClassVar[str] = "free"
     pools: ClassVar[bool] = True
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Attention's ranks, graphs, drafts and the role in a pool."""
         tp, dp = words.get("plan.tp", 1), words.get("plan.dp", 1)
         said: set[str] = set()
@@ -52,7 +50,7 @@ class TensorRTLLM(Target):
             put(document, "cache_transceiver_config.backend", "DEFAULT")
         return document, said | {"plan.graphs"}
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """The same backwards."""
         if fields.get("enable_attention_dp"):
             words["plan.dp"], words["plan.tp"] = words.get("plan.tp", 1), 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.target import Target, Words
+from ridgeline.export.target import Document, Target, Told, Words
 
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
@@ -37,9 +37,7 @@ class VLLM(Target):
     )
     off: ClassVar[str] = "no-"
 
-    def finished(
-        self, document: dict[str, Any], words: Mapping[str, Any], release: str
-    ) -> tuple[dict[str, Any], set[str]]:
+    def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Expert parallelism as its switch, drafts, replicas of experts and the role in a pool."""
         said = set()
         ranks = words.get("plan.tp", 1) * words.get("plan.dp", 1)
@@ -61,7 +59,7 @@ class VLLM(Target):
             document["kv-transfer-config"] = {"kv_connector": "NixlConnector", "kv_role": _ROLES[words["pool.role"]]}
         return document, said
 
-    def understood(self, words: Words, fields: Mapping[str, Any]) -> tuple[Words, set[str]]:
+    def understood(self, words: Words, fields: Mapping[str, Any]) -> Told:
         """Expert ranks from the switch, drafts, replicas and the role in a pool."""
         used = {"enable-expert-parallel"}
         if fields.get("enable-expert-parallel"):

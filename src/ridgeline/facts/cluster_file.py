@@ -15,9 +15,8 @@ from pydantic import Field, ValidationError
 
 from ridgeline.errors import RidgelineError, nearest_text
 from ridgeline.facts.accelerators import accelerator, accelerator_of, accelerators
-from ridgeline.facts.cluster_links import GroupTable, LinksTable, links_of
+from ridgeline.facts.cluster_links import FabricTable, GroupTable, LinksTable, fabric_of, links_of
 from ridgeline.facts.clusters import MAX_DEVICES, build, carbon_intensity, reach
-from ridgeline.facts.fabrics import FabricTable, fabric_of
 from ridgeline.facts.file_quantities import (
     Bytes,
     BytesOrNone,

@@ -284,10 +284,7 @@ def _inception4(trunk: Trunk) -> None:
     trunk.unit(64, 3)
     trunk.cut("stem")
     _mixed(trunk, ((96, 3),), reduced=True)
-    trunk.branches(
-        partial(_valid, trunk, (64, 1)),
-        partial(_valid, trunk, (64, 1), (64, 1, 7), (64, 7, 1)),
-    )
+    trunk.branches(partial(_valid, trunk, (64, 1)), partial(_valid, trunk, (64, 1), (64, 1, 7), (64, 7, 1)))
     trunk.cut("mixed")
     _mixed(trunk, ((192, 3),), reduced=True)
     for _ in range(4):

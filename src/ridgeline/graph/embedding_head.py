@@ -78,16 +78,9 @@ def head_ops(ends: EmbeddingHead) -> list[Op]:
     if ends.embed_project == "in_out":
         ops.append(_project("head_project", ends.hidden, width, bias=False))
     if ends.pooler:
-        ops += [
-            _unit("pooler", ends.hidden, ends.hidden),
-            _unit("next_sentence", ends.hidden, 2),
-        ]
+        ops += [_unit("pooler", ends.hidden, ends.hidden), _unit("next_sentence", ends.hidden, 2)]
     if ends.head == "discriminator":
-        return [
-            *ops,
-            *_transform(ends.hidden, ends.hidden),
-            _project("head", ends.hidden, 1, bias=True),
-        ]
+        return [*ops, *_transform(ends.hidden, ends.hidden), _project("head", ends.hidden, 1, bias=True)]
     if ends.head == "mlm":
         ops += _transform(ends.hidden, width)
         if ends.embed_norm is not None:
@@ -128,12 +121,7 @@ def _logits(ends: EmbeddingHead, width: int) -> list[Op]:
     if ends.tied and bias:
         ops.append(
             ElementwiseOp(
-                name="head_bias",
-                region=Region.VOCAB,
-                backward_read=vocab,
-                params=bias,
-                params_split=True,
-                kernels=0,
+                name="head_bias", region=Region.VOCAB, backward_read=vocab, params=bias, params_split=True, kernels=0
             )
         )
     ops.append(

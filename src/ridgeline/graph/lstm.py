@@ -84,10 +84,7 @@ def _translation(words: int) -> Model:
         EmbeddingOp(name="embed", region=Region.VOCAB, n=WORDS, k=2 * width, params=WORDS * width),
         _dropped(width),
     )
-    head = (
-        product("logits", width, WORDS, 1),
-        CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=WORDS),
-    )
+    head = (product("logits", width, WORDS, 1), CrossEntropyOp(name="cross_entropy", region=Region.VOCAB, n=WORDS))
     return network_of(
         "gnmt", "recurrent", [made[name] for name in order], hidden=width, vocab=WORDS, source="released code",
         embedding=embedding, head=head, dims={"hidden": width, "words": words},

@@ -11,18 +11,73 @@ from ridgeline.graph.convolutional import CONVOLUTIONAL, convolutional
 from ridgeline.graph.detection import DETECTORS, detector
 from ridgeline.graph.lstm import RECURRENT, recurrent
 from ridgeline.graph.mobile import MOBILE, mobile
-from ridgeline.graph.model import SAMPLE, Model
+from ridgeline.graph.model import SAMPLE, Block, Model, network_of
+from ridgeline.graph.ops import Op, elementwise
 from ridgeline.graph.patches import PATCHED, patched
+from ridgeline.graph.pixels import product
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
 from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.translation import TRANSLATORS, translator
-from ridgeline.graph.upscaling import UPSCALERS, upscaler
 from ridgeline.graph.vision import RESIDUAL, Turned, residual
 from ridgeline.graph.vision_transformer import SIZES as TRANSFORMERS
 from ridgeline.graph.vision_transformer import vision_tokens, vision_transformer
 from ridgeline.graph.volumes import VOLUMES, volume_unet
+
+# Residual blocks, channels and how many times the side.
+UPSCALERS = {
+    "edsr-baseline-x2": (16, 64, 2), "edsr-baseline-x4": (16, 64, 4), "edsr-x2": (32, 256, 2), "edsr-x4": (32, 256, 4),
+}  # fmt: skip
+SIDE, COLOURS, TAPS = 48, 3, 9  # pixels of a side of a training patch; of a pixel; of a filter
+
+
+def upscaler(name: str, *, side: int = SIDE) -> Model:
+    """A network that makes pictures larger, by name, on a patch of `side` pixels; it fits pictures of any size.
+
+    Raises `UnknownNameError` for a name of none.
+
+    >>> upscaler("edsr-baseline-x2").graph.params
+    1369859
+    """
+    if name not in UPSCALERS:
+        raise UnknownNameError("network that makes pictures larger", name, tuple(UPSCALERS))
+    blocks, channels, times = UPSCALERS[name]
+    pixels = side * side
+    residual = Block(name="residual", ops=tuple(_residual(channels, pixels)))
+    enter = Block(name="enter", ops=(_convolution("enter", COLOURS, channels, pixels),))
+    joined = (
+        _convolution("leave", channels, channels, pixels),
+        elementwise("join", 2 * channels * pixels, channels * pixels),
+    )
+    leave = Block(name="leave", ops=joined)
+    grown, size = [], pixels
+    for step in range(times.bit_length() - 1):
+        wide = 4 * channels * size
+        grown += [_convolution(f"grow{step}", channels, 4 * channels, size), elementwise(f"shuffle{step}", wide, wide)]
+        size *= 4
+    layers = (enter, *[residual] * blocks, leave, Block(name="grow", ops=tuple(grown)))
+    head = (_convolution("colours", channels, COLOURS, size), elementwise("loss", 2 * COLOURS * size, COLOURS * size))
+    return network_of(
+        name, "upscaling", layers, hidden=channels * pixels, source="released code", head=head,
+        dims={"channels": channels, "image": side, "times": times},
+    )  # fmt: skip
+
+
+def _residual(channels: int, pixels: int) -> list[Op]:
+    """Two convolutions with a ReLU between, added to what came in."""
+    elements = channels * pixels
+    return [
+        _convolution("first", channels, channels, pixels),
+        elementwise("relu", elements, elements),
+        _convolution("second", channels, channels, pixels),
+        elementwise("add", 2 * elements, elements),
+    ]
+
+
+def _convolution(name: str, channels: int, filters: int, pixels: int) -> Op:
+    return product(name, channels, filters, pixels, taps=TAPS, leaf=channels == COLOURS)
+
 
 CLASSIFIERS = (*RESIDUAL, *MOBILE, *CONVOLUTIONAL, *PATCHED)
 SENTENCE = {"gnmt": 25, "transformer-translation-big": 30, "transformer-translation-base": 30}

@@ -72,10 +72,7 @@ def _added(trunk: Trunk, name: str, wide: int, tokens: int, *, scaled: bool = Fa
     if not autocast:
         return [*scale, mapped(name, size, inputs=2)]
     read = (4 if scaled else 3) * size
-    return [
-        *scale,
-        elementwise(name, read, 2 * size, 6 * size, 3 * size),
-    ]
+    return [*scale, elementwise(name, read, 2 * size, 6 * size, 3 * size)]
 
 
 def _attended(

@@ -12,16 +12,7 @@ from dataclasses import replace
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Block, Model
-from ridgeline.graph.ops import (
-    AttentionOp,
-    ConvolutionOp,
-    CrossEntropyOp,
-    NormOp,
-    Op,
-    Region,
-    ResidualOp,
-    elementwise,
-)
+from ridgeline.graph.ops import AttentionOp, ConvolutionOp, CrossEntropyOp, NormOp, Op, Region, ResidualOp, elementwise
 from ridgeline.graph.parts import STATISTIC_BYTES
 from ridgeline.graph.pixels import narrowed, scaled
 from ridgeline.graph.vision import CLASSES

@@ -6,38 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Name of a finding -> what it means. Those in WRONG are mistakes, all others are ways to cheat.
-FINDINGS: Mapping[str, str] = {
-    "wrong": "an output differs from the reference by more than rounding explains",
-    "precision": "outputs are as rough as a narrower number format",
-    "shape": "an output has another shape or count than the reference's",
-    "dtype": "an output has another number format than the reference's",
-    "raises": "the call raised an error",
-    "unsolved": "there is no candidate",
-    "crash": "the process ended without an answer, or ran past its time limit",
-    "stale": "an output holds memory that the call never wrote",
-    "mutates": "an input was changed, which the task does not allow",
-    "not a tensor": "an output is no plain tensor, so its work may come later or never",
-    "aliases": "an output shares memory with an input or with an earlier output",
-    "cached": "an output is the one of an earlier call with other inputs",
-    "constant": "an output is one value throughout, whatever the inputs",
-    "reference": "the call ran the reference",
-    "forbidden": "the call used a library operator that the task forbids",
-    "random": "the call drew random numbers or moved the global generator",
-    "seed": "the call read or set the state of a generator",
-    "inspects": "the call looked at the frames or objects of the judge",
-    "patched": "functions of torch, time or the judge were replaced",
-    "lazy": "work went on after the call returned",
-    "content": "other operators or far less time for special contents of the same shape",
-    "timed": "the calls that were timed gave other results than the calls that were checked",
-}
 WRONG = frozenset({"unsolved", "wrong", "precision", "shape", "dtype", "raises", "crash", "stale", "mutates"})
+"""Findings that are mistakes; all others are ways to cheat. Each is explained in docs/measure.md."""
 FAST_P = (0.0, 1.0, 1.5, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong with a candidate: its name in `FINDINGS`, and where it showed."""
+    """One thing that is wrong with a candidate: its name, and where it showed."""
 
     name: str
     detail: str

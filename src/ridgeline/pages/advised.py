@@ -12,11 +12,7 @@ from ridgeline.units import bytes_text, time_text
 
 def charts(advice: Advice) -> Charts:
     """The waterfall, gains of each technique alone, and the limits."""
-    return {
-        "waterfall": lambda: _waterfall(advice),
-        "gains": lambda: _gains(advice),
-        "limits": lambda: _limits(advice),
-    }
+    return {"waterfall": lambda: _waterfall(advice), "gains": lambda: _gains(advice), "limits": lambda: _limits(advice)}
 
 
 def _waterfall(advice: Advice) -> Figure:

@@ -9,10 +9,7 @@ from ridgeline.facts.store import sources
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.scenario.serving_words import said
 from ridgeline.seams.registry import listed
-from ridgeline.seams.serving import (
-    applied,
-    graph_texts,
-)
+from ridgeline.seams.serving import applied, graph_texts
 
 
 def counted(number: int, word: str) -> str:

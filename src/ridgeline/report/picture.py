@@ -1,4 +1,4 @@
-"""Pictures of an answer as SVG text: predicted against measured, and operators under their roofs.
+"""Pictures of an answer as SVG text: operators under the roofs of machines.
 
 A picture is one self-contained ASCII string: no script, no font of its own, the same bytes for the same
 input. Both axes are logarithmic and positions are taken from powers of ten; colours are those of Okabe and
@@ -26,9 +26,8 @@ _SHAPES = (
 _HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _COLOURS = _HUES * len(_SHAPES)  # of a group; when the hues are used up they come again in the next shape
 _MOST_POINTS, _MOST_LABELS, _MOST_TICKS = 2_000, 60, 12  # drawn; more would lie on each other
-_BAND = 0.25  # of the measured value, either way
 _LEFT, _TOP, _BELOW, _GAP = 120.0, 56.0, 64.0, 20.0  # px around the plot
-_SIDE, _WIDE = 480.0, 720.0  # px of the square plot and across the roofline plot, which is as high
+_SIDE, _WIDE = 480.0, 720.0  # px up and across the plot
 _CHAR, _LINE = 7.2, 14.0  # px that a character of 12 px text takes, and a line of it
 _INK = "#333333"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -98,42 +97,6 @@ class _Plot:
         return inside and not any(left < c and a < right and top < d and b < bottom for a, b, c, d in self.taken)
 
 
-def scatter(
-    groups: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    *,
-    title: str,
-    x_title: str,
-    y_title: str,
-    seconds: bool = True,
-) -> str:
-    """Predicted against measured as SVG: a square of decades, its diagonal and 25 % of the measured value either way.
-
-    A group is its measured values, drawn across, and its predicted ones, drawn up: times [s] unless `seconds`
-    is false, then numbers of any one unit. Of more than 2,000 points about as many are drawn, evenly by
-    measured value, and the picture says so.
-    """
-    _few_enough("group", list(groups))
-    logs = {name: sorted(_pairs(name, *pair)) for name, pair in groups.items()}
-    low, high = axis = _decades(value for pairs in logs.values() for pair in pairs for value in pair)
-    plot = _Plot(x=axis, y=axis, width=_SIDE)
-    over, under = math.log10(1 + _BAND), math.log10(1 - _BAND)
-    band = [(low, low), (low, low + over), (high - over, high), (high, high), (high, high + under), (low - under, low)]
-    lines = [f'<polygon class="band" points="{plot.path(band)}" fill="#000000" fill-opacity="0.08"/>']
-    diagonal = plot.path([(low, low), (high, high)])
-    lines.append(f'<polyline class="diagonal" points="{diagonal}" fill="none" stroke="{_INK}" stroke-width="1.2"/>')
-    total, drawn, legend = sum(map(len, logs.values())), 0, []
-    for index, (name, pairs) in enumerate(logs.items()):
-        kept = max(1, len(pairs) * _MOST_POINTS // max(total, _MOST_POINTS))
-        lines.append(_marks(index, (plot.at(*pairs[row * len(pairs) // kept]) for row in range(kept))))
-        legend.append((_marks(index, [(0, 0)]), f"{name} ({len(pairs)})"))
-        drawn += kept
-    legend.append((f'<path d="M-9 0h18" stroke="{_INK}" stroke-width="1.2"/>', "predicted as measured"))
-    legend.append(('<path d="M-9-6h18v12h-18z" fill="#000000" fill-opacity="0.08"/>', f"within {100 * _BAND:.0f} %"))
-    legend += [("", f"{drawn} of {total} points drawn")] if drawn < total else []
-    unit = "s" if seconds else ""
-    return _sheet(title, plot, [*_axes(plot, unit, unit, x_title, y_title), *lines], legend)
-
-
 def roofline(machines: Sequence[Roof], points: Sequence[RoofPoint], *, title: str) -> str:
     """Arithmetic intensity [FLOP/byte] against attained rate [FLOP/s] as SVG, with each machine's roof.
 
@@ -177,17 +140,6 @@ def _few_enough(kind: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{kind} '{name}' is given {names.count(name)} times")
-
-
-def _pairs(name: str, measured: Sequence[float], predicted: Sequence[float]) -> list[tuple[float, float]]:
-    if len(measured) != len(predicted):
-        raise InputError(f"group '{name}' has {len(measured)} measured values and {len(predicted)} predicted ones")
-    if len(measured) == 0:
-        raise InputError(f"group '{name}' has no points")
-    return [
-        (_log(x, f"group '{name}': measured value {row}"), _log(y, f"group '{name}': predicted value {row}"))
-        for row, (x, y) in enumerate(zip(measured, predicted, strict=True), start=1)
-    ]
 
 
 def _logs(record: Roof | RoofPoint, *names: str) -> list[float]:

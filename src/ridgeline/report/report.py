@@ -15,6 +15,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.report.blocks import Block, Printed
 from ridgeline.report.evidence import Known, Sensitivity
 from ridgeline.timeline.simulate import Timeline
+from ridgeline.units import bytes_text, time_text
 
 if TYPE_CHECKING:
     from ridgeline.training.goodput import Goodput
@@ -124,7 +125,6 @@ class Report(Printed):
 
     def goodput_text(self) -> str:
         """A run under failures in words; '' where no technique says how its states are saved."""
-        from ridgeline.report.goodput import goodput_text
 
         return "" if self.goodput is None else goodput_text(self.goodput, self)
 
@@ -206,3 +206,19 @@ class SearchReport(Printed):
         from ridgeline.report.search_text import search_blocks
 
         return search_blocks(self)
+
+
+def goodput_text(found: Goodput, report: Report) -> str:
+    """A run under failures: what is left of its time, how often it fails and saves, what was assumed."""
+    run = ""
+    if report.run_time_s is not None:
+        run = (
+            f"; whole run {time_text(found.run_low_s)} to {time_text(found.run_high_s)},"
+            f" without failures {time_text(report.run_time_s)}"
+        )
+    told = f"; assumed: {'; '.join(found.assumed)}" if found.assumed else ""
+    return (
+        f"goodput {found.goodput:.1%}: one in {time_text(found.mtbf_s)}, a save of {bytes_text(found.checkpoint_bytes)}"
+        f" every {time_text(found.interval_s)} stops {time_text(found.save.stops_s)}, back after"
+        f" {time_text(found.restart_s)}{run}{told}"
+    )

@@ -183,11 +183,7 @@ def compare_batch(
         "decode step": abs(phases[1].predicted - phases[1].measured) * (output - 1),
     }
     return Comparison(
-        report=report,
-        measured=measured,
-        phases=phases,
-        gaps=gaps,
-        remarks=tuple(elsewhere(cluster, device)),
+        report=report, measured=measured, phases=phases, gaps=gaps, remarks=tuple(elsewhere(cluster, device))
     )
 
 

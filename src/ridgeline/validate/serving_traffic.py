@@ -164,9 +164,8 @@ def sampled_share(job: ServedJob, traffic: Traffic) -> float:
     """
     if job.arrivals != "poisson" or job.metric not in _RATES or not job.rate_rps:
         return 0.0
-    tokens = {
-        "samples_rate": np.ones(1),
-        "total_rate": traffic.output_tokens + traffic.prompt_tokens,
-    }.get(job.metric, traffic.output_tokens)
+    tokens = {"samples_rate": np.ones(1), "total_rate": traffic.output_tokens + traffic.prompt_tokens}.get(
+        job.metric, traffic.output_tokens
+    )
     spread = float(np.std(tokens) / np.mean(tokens))
     return _Z * float(np.sqrt((1.0 + spread**2) / (job.rate_rps * job.open_s if job.open_s else traffic.requests)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,10 +21,46 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ridgeline.api.bounded import Limits
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.pages.page import script, style
+from ridgeline.scenario.fields import PLAN_FIELDS, WORKLOAD_FIELDS
+from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, TRAFFIC_FIELDS
 from ridgeline.web.answers import PageAnswers, told_refused
 from ridgeline.web.asking import MOST_BYTES, WebQuestion, read_question
 from ridgeline.web.forms import forms
-from ridgeline.web.opening import opened
+
+_SERVING = frozenset(field.name for field in TRAFFIC_FIELDS) - {field.name for field in WORKLOAD_FIELDS}
+_WORDS = frozenset(
+    field.name for table in (WORKLOAD_FIELDS, PLAN_FIELDS, TRAFFIC_FIELDS, DEPLOYMENT_FIELDS) for field in table
+)
+
+
+def opened(text: str) -> dict[str, Any]:
+    """Words of a scenario's TOML, or `None` under 'words' where it has to be asked for as a file.
+
+    `serve` says whether its workload is traffic. Raises `InputError` for what is not TOML.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not TOML: {error}", field="subject") from None
+    workload = tables.get("workload")
+    serve = isinstance(workload, dict) and bool(workload.keys() & _SERVING)
+    return {"words": _words(tables), "serve": serve}
+
+
+def _words(tables: dict[str, Any]) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for section, value in tables.items():
+        table = {"name": value} if isinstance(value, str) else value
+        if not isinstance(table, dict) or section not in ("model", "cluster", "workload", "plan"):
+            return None
+        known = {"model": {"name": "subject"}, "cluster": {"name": "on", "region": "region"}}.get(section)
+        for name, one in table.items():
+            word = name if known is None and name in _WORDS else (known or {}).get(name)
+            if word is None or not isinstance(one, str | int | float):
+                return None
+            found[word] = str(one).lower() if isinstance(one, bool) else str(one)
+    return found if {"subject", "on"} <= found.keys() else None
+
 
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.name: path for path in _STATIC.iterdir() if path.suffix in (".css", ".js")}

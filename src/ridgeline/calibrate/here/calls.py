@@ -165,10 +165,7 @@ class Calls:
             return lambda: stays.append(forward(*inputs)), 0.0
         wanted = [one for one in inputs if one.requires_grad]
         gradient = torch.randn_like(result)
-        return (
-            lambda: stays.append(torch.autograd.grad(result, wanted, gradient, retain_graph=True)),
-            self.engine_s,
-        )
+        return (lambda: stays.append(torch.autograd.grad(result, wanted, gradient, retain_graph=True)), self.engine_s)
 
     def _attention(self, sizes: Sizes, dtype: Any) -> tuple[Callable[..., Any], list[Any]]:
         """Attention between products: heads are views of a layer's width, and so are those of the result."""

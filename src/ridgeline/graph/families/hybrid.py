@@ -10,16 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.graph.config import LAYER_LIMIT, Fields
-from ridgeline.graph.families.decoder import (
-    RMS,
-    Sparse,
-    Stack,
-    Traits,
-    activation,
-    attention_of,
-    feed_of,
-    stack_of,
-)
+from ridgeline.graph.families.decoder import RMS, Sparse, Stack, Traits, activation, attention_of, feed_of, stack_of
 from ridgeline.graph.spec import AttentionSpec, GatedDelta, LayerSpec, Lightning, Mlp, Moe, StateSpace
 
 _PATTERN = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}

@@ -17,10 +17,7 @@ def deepseek(fields: Fields) -> Stack:
     count = fields.layers("num_hidden_layers")
     own_choice = _indexers(fields, count)
     dense = Mlp(
-        ffn=fields.count("intermediate_size"),
-        gated=True,
-        activation=activation(fields),
-        bias=fields.flag("mlp_bias"),
+        ffn=fields.count("intermediate_size"), gated=True, activation=activation(fields), bias=fields.flag("mlp_bias")
     )
     layers = tuple(
         LayerSpec(
