@@ -1,71 +1,99 @@
-"""Quantiles of measured / predicted transient memory: where the memory.transient rows of the mechanism table come from.
+"""Ends of the interval of peaks: where the memory.measured and memory.other rows of the mechanism table come from.
 
-python benchmarks/memory_interval.py CHECKED.json
+python benchmarks/memory_interval.py CHECKED.json [...]
 
-Reads what `ridgeline check TABLE --json` printed. A row's transient bytes follow from its interval, the states from
-what is left; the measured transient bytes are those beyond the states. Sources with at least ten rows count alike.
-Prints the 10 % and 90 % quantiles, and how many rows of a source lie between those of the other sources.
+Reads what `ridgeline check TABLE --blind --json` printed. A row's transient bytes follow from the low end of its
+interval, the states from what is left. Of each rung, frameworks whose peaks are measured and other programs, sources
+with at least eight rows count alike: low is the 10 % quantile of measured transient bytes over predicted ones, high
+the 90 % quantile once the states are raised by a share, the one of `SHARES` that leaves the interval narrowest while
+it raises states by no more than 15 %. Prints what the others' ends make of each source left out.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.frameworks import framework_policy
+from ridgeline.facts.programs import training_programs
+from ridgeline.memory.stage import peak_range
 
-FEWEST_ROWS = 10
-Array = NDArray[np.float64]
-
-
-def ratio_and_share(row: Mapping[str, Any]) -> tuple[float, float]:
-    """Measured / predicted transient bytes of a checked row [1], and the transient share of its peak [1]."""
-    span = constant("memory.transient.high") - constant("memory.transient.low")
-    transient = (row["high"] - row["low"]) / span
-    return 1.0 + (row["measured"] - row["predicted"]) / transient, transient / row["predicted"]
+FEWEST_ROWS = 8
+SHARES = (0.0, 0.05, 0.1, 0.15)
+MEASURED = {each.name: framework_policy(each.framework).peaks_measured for each in training_programs()}
+Ends = tuple[float, float, float]  # low, high and high of states [1]
+Row = tuple[str, float, float, float]  # source, states, transient and measured bytes, in the row's unit
 
 
-def ends(sources: Iterable[Array]) -> Array:
-    """The 10 % and 90 % quantiles of ratios by source, each source as heavy as another [1]."""
-    parts = list(sources)
-    ratios = np.concatenate(parts)
-    weights = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in parts])
-    order = np.argsort(ratios, kind="stable")
-    middles = np.cumsum(weights[order]) - weights[order] / 2.0
-    return np.maximum(np.interp([0.1, 0.9], middles / weights.sum(), ratios[order]), 0.0)
+def row_of(answer: Mapping[str, Any]) -> Row:
+    """Source, predicted states and transient bytes, and what was measured."""
+    low = peak_range(measured=MEASURED[answer["engine"]]).low
+    transient = (answer["predicted"] - answer["low"]) / (1.0 - low)
+    return answer["source"], answer["predicted"] - transient, transient, answer["measured"]
 
 
-def main(path: str) -> None:
-    """Prints a line for each source and one for all."""
-    rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
-    found = defaultdict(list)
-    for row in rows:
-        if row["status"] == "scored" and row.get("low") is not None:
-            found[row["source"]].append(ratio_and_share(row))
-    table = {name: np.array(pairs).T for name, pairs in found.items()}
-    judged = {name: pairs[0] for name, pairs in table.items() if len(pairs[0]) >= FEWEST_ROWS}
-    inside, total = 0.0, 0
-    print("source rows median low high of_others covered median_width")
-    for name in sorted(table):
-        ratios, shares = table[name]
-        low, high = ends(part for other, part in judged.items() if other != name)
-        covered = float(np.mean((low <= ratios) & (ratios <= high)))
-        width = float(np.median((high - low) * shares))
-        print(f"{name} {len(ratios)} {np.median(ratios):.2f} {low:.2f} {high:.2f} {covered:.0%} {width:.0%}")
-        if name in judged:
-            inside, total = inside + covered * len(ratios), total + len(ratios)
-    low, high = ends(judged.values())
-    print(
-        f"{total} rows of {len(judged)} sources: {low:.2f} to {high:.2f}; inside those of others {inside / total:.0%}"
-    )
+def quantile(values: Sequence[float], weights: Sequence[float], place: float) -> float:
+    """A quantile of weighted values."""
+    order = np.argsort(values, kind="stable")
+    heavy = np.asarray(weights)[order]
+    middles = np.cumsum(heavy) - heavy / 2.0
+    return float(np.interp(place, middles / heavy.sum(), np.asarray(values)[order]))
+
+
+def bounds(row: Row, ends: Ends) -> tuple[float, float]:
+    """Low and high end of a row."""
+    _, states, transient, _ = row
+    return states + ends[0] * transient, ends[2] * states + ends[1] * transient
+
+
+def fitted(rows: Sequence[Row]) -> Ends:
+    """Ends that hold 80 % of rows, each source as heavy as another."""
+    counts = Counter(row[0] for row in rows)
+    kept = [row for row in rows if counts[row[0]] >= FEWEST_ROWS]
+    weights = [1.0 / counts[row[0]] for row in kept]
+    low = max(0.0, quantile([(row[3] - row[1]) / row[2] for row in kept], weights, 0.1))
+    tried = []
+    for share in SHARES:
+        high = max(1.0, quantile([(row[3] - (1.0 + share) * row[1]) / row[2] for row in kept], weights, 0.9))
+        ends = (low, high, 1.0 + share)
+        widths = [np.log(np.divide(*reversed(bounds(row, ends)))) for row in kept]
+        tried.append((float(np.average(widths, weights=weights)), ends))
+    return min(tried)[1]
+
+
+def judged(rows: Sequence[Row]) -> None:
+    """Prints a line for each source that is left out, and one for all."""
+    inside, every, widths = [], [], []
+    for name in sorted({row[0] for row in rows}):
+        ends, mine = fitted([row for row in rows if row[0] != name]), [row for row in rows if row[0] == name]
+        spans = [bounds(row, ends) for row in mine]
+        held = [low <= row[3] <= high for row, (low, high) in zip(mine, spans, strict=True)]
+        width = float(np.median([high / low for low, high in spans]))
+        print(f"  {name} {len(mine)} {ends[0]:.2f} {ends[1]:.2f} {ends[2]:.2f} {np.mean(held):.0%} {width:.2f}")
+        if len(mine) >= FEWEST_ROWS:
+            inside += held
+            every.append(float(np.mean(held)))
+            widths.append(width)
+    low, high, states = fitted(rows)
+    print(f"  all: low {low:.2f}, high {high:.2f}, states_high {states:.2f}")
+    print(f"  inside {np.mean(inside):.0%} of rows, {np.mean(every):.0%} over sources; width {np.median(widths):.2f}")
+
+
+def main(paths: Sequence[str]) -> None:
+    """Prints both rungs."""
+    answers = [row for path in paths for row in json.loads(Path(path).read_text(encoding="utf-8"))["rows"]]
+    answers = [row for row in answers if row["status"] == "scored" and row.get("low") not in (None, row["predicted"])]
+    print("source rows low high states_high inside width")
+    for rung in (True, False):
+        print("frameworks whose peaks are measured" if rung else "other programs")
+        judged([row_of(row) for row in answers if MEASURED[row["engine"]] is rung])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -68,11 +68,11 @@ def test_a_pipeline_that_keeps_its_stage_gathered_holds_all_of_it() -> None:
 
 
 def test_fixed_allowances_are_filled_up_to_the_stage() -> None:
-    """DeepSpeed gathers 1e9 numbers and reduces 5e8 at once; a small stage has fewer."""
+    """DeepSpeed gathers 1e9 numbers and reduces 5e8 at once, both in 16 bits; a small stage has fewer."""
     everything = GRAPH.params
-    assert held(zero=3, dp=1000, runtime=DEEPSPEED)["buffers"] == pytest.approx(2 * everything + 4 * everything)
+    assert held(zero=3, dp=1000, runtime=DEEPSPEED)["buffers"] == pytest.approx(2 * everything + 2 * everything)
     capped = replace(DEEPSPEED, live_numbers=0.0, bucket_numbers=0.0)
-    assert held(zero=3, dp=1000, runtime=capped)["buffers"] == pytest.approx(2 * max(2 * LAYER, ENDS) + 6 * LAYER)
+    assert held(zero=3, dp=1000, runtime=capped)["buffers"] == pytest.approx(2 * max(2 * LAYER, ENDS) + 4 * LAYER)
 
 
 def test_unfused_accumulation_holds_one_weight_gradient_apart() -> None:
@@ -170,12 +170,21 @@ def test_gradients_of_the_first_micro_batch_wait_beside_the_activations_of_the_s
 
 
 @pytest.mark.parametrize(
-    ("precision", "zero", "copies"), [("fp16", 0, 2.0), ("bf16", 0, 0.0), ("fp16-amp", 0, 0.0), ("fp16", 1, 0.0)]
+    ("precision", "zero", "each"),
+    [("fp16", 0, 8.0), ("bf16", 0, 0.0), ("fp16-amp", 0, 0.0), ("fp16", 1, 6 / 8), ("bf16", 2, 6 / 8), ("bf16", 3, 4 / 8)],
 )
-def test_deepspeed_makes_fp32_copies_of_fp16_gradients_at_an_update(precision: str, zero: int, copies: float) -> None:
-    """Two where no ranks share the update, when activations are gone: more than those of few tokens."""
+def test_deepspeed_makes_fp32_copies_of_16_bit_gradients_at_an_update(precision: str, zero: int, each: float) -> None:
+    """Two of fp16 ones where no ranks share the update; a shard is flattened in 2 bytes and widened to 4 under ZeRO-1
+    and 2, widened alone under ZeRO-3: when activations are gone, more than those of few tokens."""
     job = Workload(seq_len=16, global_batch=8, framework="deepspeed", precision=precision)
     stage = resolve(GRAPH, job, {"layers": {"dense": 8}, "zero": zero, "dp": 8})
-    assert float(update_copy_bytes(stage)) == copies * 4 * GRAPH.params
+    assert float(update_copy_bytes(stage)) == each * GRAPH.params
     held = stage_memory(GRAPH, job, layers={"dense": 8}, zero=zero, dp=8)
-    assert float(held["buffers"]) >= copies * 4 * GRAPH.params
+    assert float(held["buffers"]) >= each * GRAPH.params
+
+
+def test_zero_3_widens_one_group_of_a_shard_at_a_time() -> None:
+    job = Workload(seq_len=16, global_batch=8, framework="deepspeed", precision="bf16")
+    runtime = replace(DEEPSPEED, update_numbers=1000.0)
+    stage = resolve(GRAPH, job, {"layers": {"dense": 8}, "zero": 3, "dp": 8, "runtime": runtime})
+    assert float(update_copy_bytes(stage)) == 4 * 1000

@@ -39,6 +39,39 @@ def test_an_adapter_may_be_named_after_other_notes() -> None:
     assert read(notes="full parameter, packed").workload.task.value == "full"
 
 
+@pytest.mark.parametrize(
+    ("words", "task"),
+    [
+        ({"notes": "framework config none; lora r=16 on q_proj k_proj v_proj o_proj"}, "lora"),
+        ({"notes": "Q-LoRA; gradient accumulation 8", "precision": "fp16 + GPTQ Int4 base"}, "qlora"),
+        ({"notes": "LoRA on a quantised base", "precision": "bf16 + int8 GPTQ base"}, "qlora"),
+        ({"notes": "full fine-tune"}, "full"),
+    ],
+)
+def test_adapters_and_bases_in_few_bits_by_their_usual_words(words: dict[str, str], task: str) -> None:
+    assert read(**words).workload.task.value == task
+
+
+def test_an_adapter_lies_on_the_layers_that_a_row_names() -> None:
+    found = read(notes="LoRA r=16 on q_proj k_proj v_proj o_proj").workload
+    assert (found.lora_rank, found.lora_targets) == (16, "attention")
+    assert read(notes="LoRA rank 8 on all linear layers").workload.lora_targets == "all"
+
+
+def test_hugging_face_weights_are_in_16_bits_unless_a_row_says_amp() -> None:
+    plain, amp = (read(engine="HF trainer", precision=words).workload for words in ("bf16", "bf16 AMP"))
+    assert (plain.precision, plain.optimizer, amp.precision) == ("bf16-pure", "adamw-bf16", "bf16-amp")
+    assert not plain.fused_optimizer
+
+
+def test_torchtitan_compiles_its_loss_where_a_row_says_compiled_and_no_earlier_year() -> None:
+    copies = [
+        read(engine=f"torchtitan{words}").workload.policy.logit_fp32_copies
+        for words in (", torch.compile", " (2024-12), torch.compile", "")
+    ]
+    assert copies == [1, 3, 3]
+
+
 def test_a_class_of_devices_by_its_memory() -> None:
     found = read(hardware="80GB class (not stated)")
     assert found.cluster.accelerator.name == "A100-SXM-80GB"

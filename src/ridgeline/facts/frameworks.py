@@ -51,6 +51,7 @@ class MemoryKeys:
 class FrameworkPolicy(MemoryKeys, ReleasePolicy):
     """What one version of a training framework can run and how it does, by the keys of `data/policy_keys.tsv`."""
 
+    peaks_measured: bool = False
     tasks: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     data_parallel: bool = True

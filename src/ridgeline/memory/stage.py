@@ -73,14 +73,38 @@ STATES = ("weights", "gradients", "optimizer")
 """Memory categories that are counted exactly."""
 
 
-def peak_interval(categories: Mapping[str, float]) -> tuple[float, float]:
+@dataclass(frozen=True, kw_only=True)
+class PeakRange:
+    """Ends of the 80 % interval of a peak, as shares of its parts [1].
+
+    States are counted exactly, but what a program copies of them, or leaves between them, is not all known.
+    """
+
+    low: float
+    high: float
+    states_high: float
+
+
+def peak_range(*, measured: bool) -> PeakRange:
+    """The ends for a framework whose peaks are measured by several sources, or for any other program.
+
+    Domain: training; source: rows memory.measured.* and memory.other.* of the mechanism table.
+    """
+    rung = "measured" if measured else "other"
+    ends = {end: constant(f"memory.{rung}.{end}") for end in ("low", "high", "states_high")}
+    return PeakRange(**ends)
+
+
+def peak_interval(categories: Mapping[str, float], *, measured: bool = False) -> tuple[float, float]:
     """Low and high end of the 80 % interval of a sum of memory categories [byte, or the unit of its values].
 
-    Domain: training; source: rows memory.transient.low and .high of the mechanism table.
+    A sum of states alone is exact. `measured`: see `peak_range`.
     """
+    ends = peak_range(measured=measured)
     states = sum(size for name, size in categories.items() if name in STATES)
     transient = sum(size for name, size in categories.items() if name not in STATES)
-    return states + constant("memory.transient.low") * transient, states + constant("memory.transient.high") * transient
+    above = ends.states_high * states + ends.high * transient if transient else states
+    return states + ends.low * transient, above
 
 
 def reserved_bytes(categories: Mapping[str, float], share: float) -> float:

@@ -132,6 +132,7 @@ class _Explainer:
     def memory(self) -> tuple[StageMemory, ...]:
         table = self.predictor.memory(self.it.plan)
         capacity = self.predictor.cluster.accelerator.memory_bytes
+        policy = self.predictor.workload.policy
         return tuple(
             StageMemory(
                 stage=s,
@@ -139,7 +140,8 @@ class _Explainer:
                     name: float(np.broadcast_to(value, (self.it.plan.pp,))[s]) for name, value in table.items()
                 },
                 capacity_bytes=capacity,
-                reserved_share=self.predictor.workload.policy.reserved_share,
+                measured=policy.peaks_measured,
+                reserved_share=policy.reserved_share,
             )
             for s in range(self.it.plan.pp)
         )

@@ -63,6 +63,7 @@ class StageMemory:
     stage: int
     categories: Mapping[str, float]  # weights, gradients, optimizer, activations, logits, buffers, context
     capacity_bytes: float
+    measured: bool = False  # whether several sources measured such peaks of the framework
     reserved_share: float = 0.0  # of transient bytes, what the allocator keeps beside them while memory lasts [1]
 
     @property
@@ -79,7 +80,7 @@ class StageMemory:
     @property
     def interval_bytes(self) -> tuple[float, float]:
         """Low and high end of the total's 80 % interval [byte]."""
-        return peak_interval(self.categories)
+        return peak_interval(self.categories, measured=self.measured)
 
     @property
     def headroom_bytes(self) -> float:

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError
 from ridgeline.facts.benchmarks import Convergence, convergence
-from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.programs import TrainingProgram
 from ridgeline.facts.readings import reading, tell_recipe
 from ridgeline.facts.records import Evidence
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.ops import LinearOp
 from ridgeline.graph.workload import Task
-from ridgeline.memory.stage import STATES, peak_interval
+from ridgeline.memory.stage import STATES, peak_interval, peak_range
 from ridgeline.report.report import Report, StageMemory
 from ridgeline.units import UNITS
 from ridgeline.validate.images import counted_times, meters_tokens
@@ -312,7 +311,9 @@ def _held(
     unit = _memory_unit(row, job.engine)
     held = [_counted(stage, without=without, only=only) for stage in stages]
     value = max(sum(counted.values()) for counted in held) / unit
-    low, high = (max(ends) / unit for ends in zip(*map(peak_interval, held), strict=True))
+    measured = job.workload.policy.peaks_measured
+    intervals = [peak_interval(counted, measured=measured) for counted in held]
+    low, high = (max(ends) / unit for ends in zip(*intervals, strict=True))
     if low == high:  # states alone, which are counted exactly
         return Prediction(value=value, low=None, high=None, evidence=Evidence.DERIVED)
     return Prediction(value=value, low=low, high=high, evidence=Evidence.DERIVED)
@@ -329,17 +330,17 @@ def _peak_memory(row: Row, job: Interpretation, report: Report) -> Prediction:
     found = reading("memory_counter", **row.cells_of(program=job.engine.name, words=words))
     counter = "allocated" if found is None else found.text
     held = _held(row, job, report, without=() if counter == "driver" else OUTSIDE_ALLOCATOR, only=())
-    return held if counter == "allocated" else _with_reserve(held, report, _memory_unit(row, job.engine))
+    return held if counter == "allocated" else _with_reserve(held, job, report, _memory_unit(row, job.engine))
 
 
-def _with_reserve(held: Prediction, report: Report, unit: float) -> Prediction:
+def _with_reserve(held: Prediction, job: Interpretation, report: Report, unit: float) -> Prediction:
     """As `held`, with what the allocator keeps unused; no more than the device has."""
     fullest = max(report.memory, key=lambda stage: stage.total_bytes)
     more = (fullest.reserved_bytes - fullest.total_bytes) / unit
     if not more or held.low is None or held.high is None:
         return held
-    least, most = constant("memory.transient.low"), constant("memory.transient.high")
-    return replace(held, value=held.value + more, low=held.low + least * more, high=held.high + most * more)
+    ends = peak_range(measured=job.workload.policy.peaks_measured)
+    return replace(held, value=held.value + more, low=held.low + ends.low * more, high=held.high + ends.high * more)
 
 
 def _states(row: Row, job: Interpretation, report: Report) -> Prediction:
@@ -360,7 +361,7 @@ def _activations(row: Row, job: Interpretation, report: Report) -> Prediction:
     tokens = plan.micro_batch * job.workload.seq_len / plan.cp
     logits = FP32_BYTES * tokens * job.model.graph.vocab / plan.tp
     value = kept.value + logits / scale
-    low, high = peak_interval({"activations": value})
+    low, high = peak_interval({"activations": value}, measured=job.workload.policy.peaks_measured)
     return replace(kept, value=value, low=low, high=high)
 
 
