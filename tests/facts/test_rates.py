@@ -10,7 +10,7 @@ import pytest
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts import rates
 from ridgeline.facts.accelerators import accelerator, accelerator_names, accelerators
-from ridgeline.facts.rates import OF_MODELS, own_share, power_clock, similar_share, sustained_rate
+from ridgeline.facts.rates import OF_MODELS, OF_STENCIL, own_share, power_clock, similar_share, sustained_rate
 from ridgeline.facts.records import Evidence
 
 
@@ -28,7 +28,7 @@ def test_never_above_the_datasheet(name: str) -> None:
 @pytest.mark.parametrize("name", accelerator_names())
 def test_sustained_facts_are_measured_and_conditioned(name: str) -> None:
     for key, fact in accelerators()[name].sustained.items():
-        assert key in ("hbm", OF_MODELS) or key.rsplit(".", 1)[-1] in accelerators()[name].peak_flop_per_s
+        assert key in ("hbm", OF_MODELS, OF_STENCIL) or key.rsplit(".", 1)[-1] in accelerators()[name].peak_flop_per_s
         assert fact.source
         assert fact.conditions
         assert fact.evidence in (Evidence.MEASURED, Evidence.DERIVED)

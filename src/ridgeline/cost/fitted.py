@@ -16,15 +16,14 @@ from ridgeline.cost.answer import Cost, Question, Rung
 from ridgeline.cost.families.registry import mechanism
 from ridgeline.cost.fit_choice import find_fits
 from ridgeline.cost.formats import form, judged_form
-from ridgeline.cost.host_times import host_slowness
+from ridgeline.cost.lent import faster, memory_scaled, power_scaled, slower_host
 from ridgeline.cost.machine import kernel_start_s
 from ridgeline.cost.mechanism import Array, Mechanism, device_rates, device_vector, form_sizes, places_of
 from ridgeline.cost.seconds import Seconds
 from ridgeline.errors import DomainError
-from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.fits import BANDS_S, BORROWED, Fit
 from ridgeline.facts.mechanisms import constant, kernel_traits
-from ridgeline.facts.rates import OF_MODELS, own_share, power_clock, similar_share
+from ridgeline.facts.rates import OF_MODELS, own_share, similar_share
 from ridgeline.facts.records import Accelerator, Evidence
 from ridgeline.facts.transfer import rung_interval, transfer_evidence
 from ridgeline.lower.work import Number
@@ -200,6 +199,8 @@ def _made(
         lent = rung is Rung.BORROWED and fit.source.startswith(BORROWED)
         if lent and "matrix_share_" in fit.values:
             values["matrix_share_"] = power_scaled(fit, part, what.matrix)
+        if rung is not Rung.FITTED and "memory_share_" in fit.values:
+            values["memory_share_"] = memory_scaled(fit, part, values["memory_share_"])
         if lent and traits.get("eager") and "issue_s_" in values:
             values["issue_s_"] *= slower_host(fit, part)
         if rung is Rung.COMMON:
@@ -285,52 +286,6 @@ def _timed(fit: Fit, model: Mechanism, table: Array) -> NDArray[np.bool_]:
             same &= table[:, column] == size
         found |= same
     return found
-
-
-def power_scaled(fit: Fit, part: Accelerator, matrix: str) -> float:
-    """A borrowed share of the peak rate on a device with more or less power for each FLOP than its lenders [1].
-
-    By `power_clock`, at the power that the device is allowed. Lenders without a rated power or rate change nothing.
-    """
-    share = fit.values["matrix_share_"]
-    lenders = _lenders(fit)
-    known = [_watts_a_flop(one, matrix) for one in (part, *lenders)]
-    if not all(known):
-        return share
-    theirs = float(np.exp(np.mean(np.log(known[1:]))))
-    return min(share * power_clock(known[0], theirs), 1.0)
-
-
-def slower_host(fit: Fit, part: Accelerator) -> float:
-    """Time of a device's host to issue operators, against the geometric mean of its lenders' hosts [1].
-
-    Modules that are issued eagerly take as long on four x86 hosts, whatever hangs on them, and half as long again on
-    Grace: `host_slowness`.
-    """
-    return host_slowness(part) / float(np.exp(np.mean([np.log(host_slowness(one)) for one in _lenders(fit)])))
-
-
-def faster(fit: Fit, part: Accelerator) -> float:
-    """16-bit matrix rate of one SM of a device, against the geometric mean of its lenders' [1].
-
-    SMs are built in balance: what memory and L2 bring to one, and what its neighbours share of it, keeps pace with its
-    matrix unit. Over the fits of products the ratio explains two fifths of the spread between architectures.
-    """
-    return _sm_flop_per_s(part) / float(np.exp(np.mean([np.log(_sm_flop_per_s(one)) for one in _lenders(fit)])))
-
-
-def _lenders(fit: Fit) -> list[Accelerator]:
-    """The devices that a borrowed fit is from."""
-    return [accelerator(name) for name in fit.source.removeprefix(BORROWED).split(", ")]
-
-
-def _sm_flop_per_s(part: Accelerator) -> float:
-    sms, *_, plain = device_vector(part, "bf16")
-    return float(plain / sms)
-
-
-def _watts_a_flop(part: Accelerator, matrix: str) -> float:
-    return (part.tdp_w or 0.0) / part.peak_flop_per_s[matrix] if part.peak_flop_per_s.get(matrix) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ _ALIKE = {"fp16": "bf16", "bf16": "fp16", "fp4": "fp8", "int8": "fp8", "int4": "
 _WIDER = {"fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16"), "int4": ("bf16", "fp16")}
 _HBM = "hbm"
 OF_MODELS = "hbm.model"  # of token generation by whole models: that of the device itself, which lends it to none
+OF_STENCIL = "hbm.lbm"  # of one memory-bound program on many devices: how they differ
 _LOADED_AS = {"fp16": "bf16"}  # the same matrix units, switching as many bits
 _SAME_CORE = 0.05  # relative difference of FLOP per SM and cycle up to which cores count as the same design
 _VENDOR_LEAST = 2  # one device says little about a vendor's other architectures
@@ -76,7 +77,7 @@ def _watts_a_flop(accelerator: Accelerator, key: str) -> float:
 
 
 def _peak(accelerator: Accelerator, key: str) -> Fact | None:
-    name = "memory_bytes_per_s" if key in (_HBM, OF_MODELS) else key.replace("matrix.", "peak_flop_per_s.", 1)
+    name = "memory_bytes_per_s" if key.startswith(_HBM) else key.replace("matrix.", "peak_flop_per_s.", 1)
     return accelerator.facts.get(name)
 
 
@@ -168,7 +169,7 @@ def _here(accelerator: Accelerator, key: str, share: float, lender: str, measure
 
     Of memory the same: its clock is not what power holds back.
     """
-    if key == _HBM:
+    if key in (_HBM, OF_STENCIL):
         return share
     own, theirs = _watts_a_flop(accelerator, key), _watts_a_flop(accelerators()[lender], measured)
     return min(1.0, share * power_clock(own, theirs))
