@@ -1,4 +1,4 @@
-"""What changes of a fit between the devices that lend it and the one that borrows: power, memory, host, pace of cores."""
+"""What changes of a fit from the devices that lend it to the one that borrows: power, memory, host, pace of cores."""
 
 from __future__ import annotations
 
