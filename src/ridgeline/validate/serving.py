@@ -230,7 +230,13 @@ def _nodes(cluster: Cluster) -> int:
 
 
 def serve(job: ServedJob) -> ReplayedJob:
-    """Replays a job."""
+    """Replays a job; of prompts behind a cache what they take beyond that of the cache's own tokens."""
+    if job.ahead_tokens:
+        whole, before = (
+            serve(replace(job, prompt_tokens=tokens, ahead_tokens=0.0))
+            for tokens in (job.ahead_tokens + (job.prompt_tokens or 0.0), job.ahead_tokens)
+        )
+        return _beyond(whole, before)
     if job.arrivals == "cold":
         raise InputError("loading a model is not predicted", field="scenario")
     drafted = {}
@@ -258,6 +264,21 @@ def serve(job: ServedJob) -> ReplayedJob:
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
         said=_ended(job, engines[-1]),
+    )
+
+
+def _beyond(whole: ReplayedJob, before: ReplayedJob) -> ReplayedJob:
+    """A replay of prompts whose first `before` are in the cache: first tokens that much earlier."""
+
+    def less(long: Replay, short: Replay) -> Replay:
+        return replace(long, first_s=long.first_s - short.first_s)
+
+    ends = zip(whole.ends, before.ends, strict=True)
+    return replace(
+        whole,
+        traffic=replace(whole.traffic, prompt_tokens=whole.traffic.prompt_tokens - before.traffic.prompt_tokens),
+        replay=less(whole.replay, before.replay),
+        ends=tuple((less(long, short), metrics) for (long, metrics), (short, _) in ends),
     )
 
 

@@ -37,6 +37,8 @@ llama-cpp, examples/batched-bench."""
 
 NEVER_SCORED = re.compile(r"burst|all-at-once|offline", re.IGNORECASE)
 BURST = re.compile(r"burst|all-at-once", re.IGNORECASE)
+DEPTH = re.compile(r"\b(?:context depth|depth|@ ?d|N_KV)(?: of)?[ =:]*(\d{3,})\b|(?<!\S)-d (\d{3,})\b", re.IGNORECASE)
+"""Tokens that the cache holds before a prompt is timed, as benchmarks of prompts at a depth print them."""
 DRAFT_LENGTH = 5.0  # speculate_k of gpt-fast's generate.py, where a row names a draft model and no length
 
 
@@ -56,6 +58,7 @@ class ServedJob:
     the job under the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid
     statistic, and for all of `alike`: with each of the stand-ins, and what else it may have been where the source is
     unknown. What is predicted is the geometric mean of the job and those `as_likely`.
+    `ahead_tokens` of each sequence are in the cache before its prompt is timed.
     `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
     instances of each pool; None where whoever has the fewest requests is next. `cut` says whether a sequence may end at
     the model's context: where the engine or that length is not known, what was measured is what the row states.
@@ -83,6 +86,7 @@ class ServedJob:
     limits: Objective | None = None
     fronts: int | None = None
     rounds: float | None = None
+    ahead_tokens: float = 0.0
     cut: bool = True
     queued: int | None = None
     stand_ins: tuple[str, ...] = ()
@@ -154,6 +158,7 @@ def read_served(row: Row, source: Machines | None = None) -> ServedJob:
         statistic=metric.statistic,
         speculative=speculative,
         requests=requests,
+        ahead_tokens=_ahead(row, metric.name),
         rounds=requests / batch if requests and batch and arrivals == "closed" else None,
         cut=bool(row.text("engine").strip() and (model.max_positions or model.config.get("model_type") != "explicit")),
         stand_ins=answering.others,
@@ -245,6 +250,12 @@ def _of_data(data: Mapping[str, RequestLengths], prompt: float | None, output: f
     """Lengths as a data set spreads them, around the means that a row states or else its own."""
     said = tuple(f"{side} of {one.dataset}: {one.said}" for side, one in data.items())
     return _Lengths(prompt=prompt or data["prompt"].mean, output=output or data["output"].mean, laws=data, said=said)
+
+
+def _ahead(row: Row, metric: str) -> float:
+    """Tokens in the cache before a timed prompt, where a note tells of a depth [token]."""
+    found = DEPTH.search(row.text("note")) if metric == "prefill_rate" else None
+    return float(found[1] or found[2]) if found else 0.0
 
 
 def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:
