@@ -54,7 +54,7 @@ def test_galores_states_shrink_the_optimizer_and_take_their_time() -> None:
 def test_dualpipe_holds_two_copies_and_leaves_less_idle_than_1f1b() -> None:
     words = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
     plain = answer(*words, "--pp", "8", "--micro-batch", "1")
-    both = answer(*words, "--pp", "8", "--micro-batch", "1", "--schedule", "dualpipe", "--chunks", "2")
+    both = answer(*words, "--pp", "8", "--micro-batch", "1", "--schedule", "dualpipe-stranger", "--chunks", "2")
     assert sum(one["categories_bytes"]["weights"] for one in both["memory"]) == pytest.approx(
         2 * sum(one["categories_bytes"]["weights"] for one in plain["memory"])
     )
@@ -106,8 +106,11 @@ def test_they_are_in_help_and_refused_where_they_are_not_installed() -> None:
         (("--loss", "cut-cross-entropy(skipped=2)"), "cut-cross-entropy: skipped = 2, needs 0 to 1"),
         (("--loss", "cut-cross-entropy(fp32=3)"), "cut-cross-entropy: fp32 = 3, needs true or false"),
         (("--loss", "chunked(chunks=0)"), "chunked: chunks = 0, needs 1 to"),
-        (("--schedule", "dualpipe", "--pp", "8", "--chunks", "3"), "dualpipe: chunks = 3, needs exactly 2"),
-        (("--schedule", "dualpipe", "--pp", "8", "--chunks", "2"), "needs an even number >= 2 x 8; nearest"),
+        (
+            ("--schedule", "dualpipe-stranger", "--pp", "8", "--chunks", "3"),
+            "dualpipe-stranger: chunks = 3, needs exactly 2",
+        ),
+        (("--schedule", "dualpipe-stranger", "--pp", "8", "--chunks", "2"), "needs an even number >= 2 x 8; nearest"),
     ],
 )
 def test_bad_values_are_refused(words: tuple[str, ...], told: str) -> None:
@@ -118,8 +121,8 @@ def test_bad_values_are_refused(words: tuple[str, ...], told: str) -> None:
 
 def test_plan_keeps_to_a_strangers_schedule() -> None:
     words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
-    found = answer(*words, "--schedule", "dualpipe")
-    assert found["best"][0]["plan"]["schedule"] == "dualpipe"
+    found = answer(*words, "--schedule", "dualpipe-stranger")
+    assert found["best"][0]["plan"]["schedule"] == "dualpipe-stranger"
 
 
 LONG = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--tp", "8", "--seq-len", "65536", "--global-batch", "1")

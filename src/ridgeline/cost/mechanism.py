@@ -130,7 +130,7 @@ def formula(
     )  # fmt: skip
 
 
-def _multiprocessors(part: Accelerator) -> float:
+def multiprocessors(part: Accelerator) -> float:
     """SMs of a device [1]; where their number is not known, as many as its vector rate needs at its clock."""
     if part.vendor not in _TILED_VENDORS or part.architecture in _LARGE_ARRAYS:
         return max(1.0, part.memory_bytes_per_s / constant("sm.memory_bytes_per_s"))
@@ -153,7 +153,7 @@ def device_rates(part: Accelerator, matrix: str) -> tuple[float, ...]:
     """
     plain = part.peak_flop_per_s.get("bf16") or part.peak_flop_per_s.get("fp16") or part.vector_flop_per_s
     return (
-        float(_multiprocessors(part)),
+        float(multiprocessors(part)),
         part.peak_flop_per_s.get(matrix) or plain,
         part.memory_bytes_per_s,
         part.l2_bytes or constant("device.l2_bytes"),

@@ -7,9 +7,8 @@ phase takes the longer of the two; collectives are exposed unless they have work
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 from operator import add
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from ridgeline.cost.host_times import dispatch_seconds, host_range, host_slownes
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
 from ridgeline.cost.own_host import own_host
+from ridgeline.cost.phases import PARTS, BlockCost, PhaseCost
 from ridgeline.cost.price_list import formula_cost
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
@@ -30,71 +30,12 @@ from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, La
 from ridgeline.seams.recompute import ATTENTION, FUSED_ATTENTION, GATHER, LINK, MEMORY, PRODUCT, WORK, recompute_rule
 
 if TYPE_CHECKING:
+    from ridgeline.cost.paired import PairedLayer
     from ridgeline.seams.experts import ExpertExchange
 
-PARTS = ("matrix", "attention", "memory", "launch", "tensor link", "context link", "expert link")
+PHASES = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 PLAIN: Mapping[str, Number] = MappingProxyType({"layer": 1.0})
 """Python of a layer with plain attention and no routed experts, by part of `Pricer.python_seconds`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhaseCost:
-    """Time of one phase of one layer [s] and the parts that add up to it.
-
-    `hosts` is its launch part on the quickest and on the slowest host that was measured, `ahead` what the device still
-    works once its host has issued all [s].
-    """
-
-    seconds: Number = 0.0
-    parts: dict[str, Number] = field(default_factory=dict)
-    hosts: tuple[Number, Number] = (0.0, 0.0)
-    ahead: Number = 0.0
-    flop: Number = 0.0
-    bytes: Number = 0.0
-
-    def times(self, factor: Number) -> PhaseCost:
-        """The same, `factor` times over [s]."""
-        return PhaseCost(
-            seconds=self.seconds * factor,
-            parts={name: value * factor for name, value in self.parts.items()},
-            hosts=(self.hosts[0] * factor, self.hosts[1] * factor),
-            ahead=self.ahead * factor,
-            flop=self.flop * factor,
-            bytes=self.bytes * factor,
-        )
-
-    def __add__(self, other: PhaseCost) -> PhaseCost:
-        names = {**self.parts, **other.parts}
-        return PhaseCost(
-            seconds=self.seconds + other.seconds,
-            parts={name: self.parts.get(name, 0.0) + other.parts.get(name, 0.0) for name in names},
-            hosts=(self.hosts[0] + other.hosts[0], self.hosts[1] + other.hosts[1]),
-            ahead=self.ahead + other.ahead,
-            flop=self.flop + other.flop,
-            bytes=self.bytes + other.bytes,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockCost:
-    """What one layer costs in each phase; `again` is what backward repeats of its forward, by the rule of recompute."""
-
-    forward: PhaseCost
-    backward_input: PhaseCost
-    backward_weight: PhaseCost
-    again: Mapping[str, PhaseCost]
-
-    def forwards_alone(self, times: int) -> BlockCost:
-        """The same in a step of so many forwards and no backward."""
-        none = PhaseCost()
-        again = dict.fromkeys(self.again, none)
-        return BlockCost(forward=self.forward.times(times), backward_input=none, backward_weight=none, again=again)
-
-    def multiplied_again(self, times: Number) -> BlockCost:
-        """The same where the backward of inputs makes forward's products once more, so many times over."""
-        made = self.forward.parts["matrix"]
-        products = PhaseCost(seconds=made, parts={"matrix": made}, flop=self.forward.flop).times(times)
-        return replace(self, backward_input=self.backward_input + products)
 
 
 class Pricer:
@@ -274,14 +215,28 @@ class Pricer:
         cover = inputs.parts["matrix"] + inputs.parts["launch"]
         beside_s = glue_s + sum(count * self.python_seconds(part) for part, count in python.items())
         again_s = beside_s + self.python_seconds("checkpoint")
+        forward = self.phase(by_phase[Phase.FORWARD], layout, beside_s=beside_s)
+        weights = self.phase(
+            by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover, beside_s=self.weights_seconds(tensors)
+        )
         return BlockCost(
-            forward=self.phase(by_phase[Phase.FORWARD], layout, beside_s=beside_s),
+            forward=forward,
             backward_input=inputs,
-            backward_weight=self.phase(
-                by_phase[Phase.BACKWARD_WEIGHT], layout, cover_s=cover, beside_s=self.weights_seconds(tensors)
-            ),
+            backward_weight=weights,
+            pairing=self._pairing(by_phase, (forward, inputs, weights)),
             again={name: self._repeated(name, by_phase[Phase.FORWARD], layout, again_s) for name in recompute},
         )
+
+    def _pairing(
+        self, work: Mapping[Phase, list[Work]], phases: Sequence[PhaseCost]
+    ) -> Callable[[], PairedLayer] | None:
+        """How to find what a layer saves beside another micro-batch's; None where it exchanges no rows."""
+        if not any(piece.name.startswith("moe.") for piece in work[Phase.FORWARD] if isinstance(piece, Collective)):
+            return None
+        from ridgeline.cost.paired import paired_layer
+
+        priced = {phase: (one.seconds, one.parts["expert link"]) for phase, one in zip(PHASES, phases, strict=True)}
+        return partial(paired_layer, self, work, priced)
 
     def _repeated(self, name: str, forward: Sequence[Work], layout: Layout, beside_s: Number) -> PhaseCost:
         """What backward repeats of a forward under a rule of recompute [s]; work done in part first, then the rest.

@@ -26,9 +26,11 @@ from ridgeline.seams.offload import OPTIMIZER, applied, owner
 from ridgeline.seams.registry import CHECKPOINTS, PARTITIONS, listed, of_family, technique
 from ridgeline.seams.technique import Technique
 from ridgeline.timeline.simulate import simulate
+from ridgeline.training.paired import hidden_s
 from ridgeline.training.parts import by_resource
 from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import StageTimes
+from ridgeline.training.step import pipeline_step
 from ridgeline.units import bytes_text
 
 _PART_KIND = {
@@ -82,6 +84,9 @@ class _Explainer:
         it, plan, stage = self.it, self.it.plan, self.busiest
         one = {name: float(table.total_s[stage].sum()) for name, table in self.tables.items()}
         parts = {name: seconds * it.passes for name, seconds in one.items() if seconds > 0}
+        if it.times.paired_s is not None:  # the exchange that another micro-batch's compute hides
+            order = pipeline_step(plan, it.micro_batches, it.times)[1]
+            parts["expert link"] = parts.get("expert link", 0.0) - hidden_s(order, it.times.paired_s, stage)
         if self.predictor.on_lanes(plan):
             return {name: seconds for name, seconds in (parts | self._moved(parts)).items() if seconds > 0}
         last = int(np.argmax(it.times.optimizer_s))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ridgeline.cost.formats import ELEMENT_BYTES
 from ridgeline.cost.network import collective_seconds
-from ridgeline.cost.price import PhaseCost
+from ridgeline.cost.phases import PhaseCost
 from ridgeline.errors import PlanError
 from ridgeline.facts.records import Accelerator
 from ridgeline.facts.store import read_toml

@@ -70,7 +70,8 @@ class Order:
 
     `kind` is FORWARD, BACKWARD (both parts at once), BACKWARD_INPUT, BACKWARD_WEIGHT or one of the two passes that all
     stages share; `places` (P, v) is the place in the chain of each stage's chunk, `chains` the number of chains that
-    they make.
+    they make. `paired` (P, N) are forwards that run as one pass with the backward behind them, of another micro-batch:
+    exchanges of experts of one under products of the other; None where none do.
     """
 
     places: Integers
@@ -79,6 +80,7 @@ class Order:
     micro_batch: NDArray[np.int32]
     chunk: NDArray[np.int16]
     chains: int = 1
+    paired: NDArray[np.bool_] | None = None
 
     @property
     def stages(self) -> int:
@@ -129,7 +131,8 @@ class PipelineSchedule(Technique):
     pipeline holds; `alone` that one stage may run it. `flows_add` says that no backward of the last stage begins before
     its last forward has ended; `closed` that its bound is that of `training.bounds`, whose five facts must then hold of
     every order that it gives. `routed` says that micro-batches go ways of their own over the nodes of stages (`ways`),
-    from and back to one of stage 0, which then holds embedding and head.
+    from and back to one of stage 0, which then holds embedding and head. `paired` says that its order has passes of a
+    forward and a backward at once, and that its bound is no more than what each stage does (`closed` is False).
     """
 
     family: ClassVar[str] = "schedules"
@@ -139,6 +142,7 @@ class PipelineSchedule(Technique):
     alone: ClassVar[bool] = False
     flows_add: ClassVar[bool] = False
     closed: ClassVar[bool] = True
+    paired: ClassVar[bool] = False
     chunks_told: ClassVar[str] = "exactly 1; set chunks = 1 or schedule = 'interleaved'"
 
     def applies(self, setting: Setting) -> str:

@@ -175,10 +175,11 @@ class StepBound:
         if times.shared is not None:  # passes of each stage's own, here with its first chunk
             passes = times.shared.forward_s + times.shared.backward_s
             worked = weights + passes[..., None] * (np.arange(weights.shape[-1]) == 0)
+        least = forward if times.paired_s is None else forward - times.paired_s.max(axis=-1)
         self.pipeline_s = uneven_bound_s(
             schedule,
             micro_batches,
-            forward_s=forward,
+            forward_s=least,
             backward_input_s=inputs,
             backward_weight_s=worked,
             send_forward_s=times.send_forward_s,
@@ -197,12 +198,14 @@ class StepBound:
         self.agains_s = by_stage(over_chunks(times.again_s)) if times.back_gather_s is not None else self.gathers_s
         self.delayed_s = by_stage(np.asarray(times.delayed_s)) if np.any(times.delayed_s) else None
         self.optimizer_s = by_stage(times.optimizer_s)
-        self.work_s = by_stage(over_chunks(forward + inputs + worked))
+        self.work_s = by_stage(over_chunks(least + inputs + worked)) / schedule.copies
         way = forward[..., 0] + times.send_forward_s[..., 0]
         if not self.split:  # split-off weight gradients may fill the way back
             back = np.roll(times.send_backward_s[..., 0], -1, axis=-1)  # from the stage after it
             way = way + self.alone_s[..., 0] + back
         self.path_s = by_stage(np.cumsum(way, axis=-1) - way)  # head(s), and tail(s) where it must stay empty
+        if not schedule.closed:  # chains may begin anywhere
+            self.path_s = self.path_s * 0.0
 
     def sharded(self, chosen: NDArray[np.int64]) -> StepBound:
         """The same steps with some of their shardings only: entries of the second axis of plans (R, Z, O, K)."""

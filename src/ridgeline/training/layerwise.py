@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.price import BlockCost
+from ridgeline.cost.phases import BlockCost
 from ridgeline.lower.params import RankParams
 from ridgeline.lower.work import CollectiveKind, Layout, Number
 from ridgeline.plan.plan import Plan

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.price import PARTS, BlockCost, PhaseCost
+from ridgeline.cost.phases import PARTS, BlockCost, PhaseCost
 from ridgeline.lower.tasks import TaskGraph, dependency_rows
 from ridgeline.lower.work import Number
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD

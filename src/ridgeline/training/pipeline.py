@@ -74,7 +74,7 @@ def forwards_of(sequence: Order) -> Order:
     shape = (sequence.stages, -1)
     return replace(
         sequence, kind=sequence.kind[kept].reshape(shape), micro_batch=sequence.micro_batch[kept].reshape(shape),
-        chunk=sequence.chunk[kept].reshape(shape),
+        chunk=sequence.chunk[kept].reshape(shape), paired=None,
     )  # fmt: skip
 
 
@@ -97,11 +97,14 @@ def durations_of(
     )
 
 
-def alternating(places: Integers, micro_batches: int, warm_up: Integers, *, lap: int | None = None) -> Order:
+def alternating(
+    places: Integers, micro_batches: int, warm_up: Integers, *, lap: int | None = None, paired: bool = False
+) -> Order:
     """Forwards alone, then one forward and one backward in turn, then backwards alone.
 
     With w warm-up forwards (P,) among n, forward k stands at place k while k < w, then at 2k - w; backward k
     at w + 2k + 1 while forwards last (k < n - w), then at n + k. Chunks go round after every `lap` micro-batches.
+    With `paired` a forward and the backward behind it run as one pass.
     """
     stages, chunks = places.shape
     units = micro_batches * chunks
@@ -117,7 +120,11 @@ def alternating(places: Integers, micro_batches: int, warm_up: Integers, *, lap:
     kinds, batches, chunk_ids = np.empty(shape, np.int8), np.empty(shape, np.int32), np.empty(shape, np.int16)
     for place, kind, piece in ((place_forward, FORWARD, chunk), (place_backward, BACKWARD, chunks - 1 - chunk)):
         kinds[row, place], batches[row, place], chunk_ids[row, place] = kind, micro_batch, piece
-    return Order(places=places, micro_batches=micro_batches, kind=kinds, micro_batch=batches, chunk=chunk_ids)
+    place = np.arange(shape[1])
+    first = (place >= w) & (place < shape[1] - w) & ((place - w) % 2 == 0) if paired else None
+    return Order(
+        places=places, micro_batches=micro_batches, kind=kinds, micro_batch=batches, chunk=chunk_ids, paired=first
+    )
 
 
 def stage_table(value: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:

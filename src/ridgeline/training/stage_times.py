@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.price import BlockCost
+from ridgeline.cost.phases import BlockCost
 from ridgeline.lower.params import RankParams
 from ridgeline.lower.work import Layout, Number
 from ridgeline.seams.schedule import SharedPasses
@@ -121,7 +121,8 @@ class StageTimes:
     `exchanged_s` is the part of `optimizer_s` that is no update: copies around exchanges once a step, and the sum of a
     tied embedding's gradients over the first and the last stage. `back_gather_s` is what `gather_s` takes before a
     backward, where that differs; `delayed_s` (..., P) runs beside a whole step, which waits for it at its end. `shared`
-    are passes that all stages take part in.
+    are passes that all stages take part in. `paired_s` (..., P, v, v) is what a forward of one chunk (the first v) and
+    a backward of one (the second) take less as one pass than one after the other.
     """
 
     forward_s: Floats
@@ -148,6 +149,7 @@ class StageTimes:
     reduce_once_s: Floats | float = 0.0
     back_gather_s: Floats | None = None
     delayed_s: Floats | float = 0.0
+    paired_s: Floats | None = None
 
     @property
     def again_s(self) -> Floats:

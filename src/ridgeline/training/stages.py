@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import send_seconds
-from ridgeline.cost.price import BlockCost, Pricer
+from ridgeline.cost.phases import BlockCost
+from ridgeline.cost.price import Pricer
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import PRECISIONS, Workload
 from ridgeline.lower.params import RankParams, optimizer_states
@@ -37,6 +38,7 @@ from ridgeline.training.exchanges import (
     send_tables,
 )
 from ridgeline.training.optimizer import RankUpdate, added, optimizer_seconds
+from ridgeline.training.paired import saved_s
 from ridgeline.training.sharded_work import ShardedWork, ShardedWorks
 from ridgeline.training.stage_times import LayoutCost, StageLayers, StageTimes, on_chunks
 
@@ -197,6 +199,7 @@ class StageModel:
             turn_s=turns,
             back_turn_s=back_turns,
             shared=self._shared(held, sharding, schedule.barriers()) if schedule.barriers() else None,
+            paired_s=saved_s(held) if schedule.paired else None,
         )
         return made.without_backward() if self.forwards else made
 

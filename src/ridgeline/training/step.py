@@ -20,11 +20,12 @@ from ridgeline.lower.work import Number
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Durations, Order
 from ridgeline.training.exchanges import SLOWDOWN, ShardExchange, beside_delayed, exchange_rules
+from ridgeline.training.paired import PAIRED, with_pairs
 from ridgeline.training.pipeline import LABEL, forwards_of, order, pipeline_schedule, pipeline_tasks
 from ridgeline.training.stage_times import StageTimes
 
 GATHER, REDUCE, UPDATE, DELAYED = 8, 9, 10, 13
-STEP_LABEL = (*LABEL, "gather", "reduce", "update", "spread", "barrier", "delayed exchange")
+STEP_LABEL = (*LABEL, "gather", "reduce", "update", "spread", "barrier", "delayed exchange", "F + B")
 Floats = NDArray[np.float64]
 
 
@@ -65,6 +66,8 @@ def pipeline_step(plan: Plan, micro_batches: int, times: StageTimes) -> tuple[Ta
         from ridgeline.training.shared_passes import with_barriers
 
         base = with_barriers(base, sequence, times.shared)
+    if times.paired_s is not None and sequence.paired is not None:
+        base = with_pairs(base, sequence, times.paired_s)
     return base, sequence
 
 
@@ -98,7 +101,8 @@ class _StepBuilder:
         self.stages, self.width = sequence.kind.shape
         self.compute = self.stages * self.width
         self.stage = np.repeat(np.arange(self.stages), self.width)
-        self.kind = base.kind[: self.compute].astype(np.int64)
+        kind = base.kind[: self.compute]
+        self.kind = np.where(kind == PAIRED, sequence.kind.ravel(), kind).astype(np.int64)
         self.chunk = base.chunk[: self.compute].astype(np.int64)
         self.micro = base.micro_batch[: self.compute]
         self.gather_s, self.reduce_s = self._exchanged(sequence)

@@ -34,7 +34,7 @@ class DualPipe(PipelineSchedule):
     is not in the order, and so not counted here.
     """
 
-    key: ClassVar[str] = "dualpipe"
+    key: ClassVar[str] = "dualpipe-stranger"
     source: ClassVar[tuple[str, ...]] = (
         "https://arxiv.org/abs/2412.19437, section 3.2.1, and github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py",
     )
