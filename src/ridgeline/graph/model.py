@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.graph.ops import AttentionOp, GemmOp, Op, OpRole, Region
+from ridgeline.graph.ops import AttentionOp, GemmOp, LinearOp, Op, OpRole, Region
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,13 @@ def op_params(op: Op, experts: int) -> int:
     return op.params * (experts if op.region is Region.EXPERT else 1)
 
 
+def _tensors(op: Op, experts: int) -> int:
+    """Named weights of an op when every expert has its own [1]."""
+    if op.tied or not op.params:
+        return 0
+    return (op.parts if isinstance(op, LinearOp) else 1) * (experts if op.region is Region.EXPERT else 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """A model's computation: blocks stored once, the order of layers, and the two ends.
@@ -110,6 +117,13 @@ class Graph:
     def latent_attention(self) -> bool:
         """Whether any layer keeps one latent vector a token for all heads."""
         return any(block.latent for block in self.blocks.values())
+
+    @property
+    def tensors(self) -> int:
+        """Weights of a checkpoint by name [1]: parts of a merged product apart, every expert."""
+        ends = sum(_tensors(op, 1) for op in (*self.embedding, *self.head))
+        each = {name: sum(_tensors(op, block.experts) for op in block.ops) for name, block in self.blocks.items()}
+        return ends + sum(each[name] for name in self.layers)
 
     def _ends(self) -> int:
         return sum(op_params(op, 1) for op in (*self.embedding, *self.head))

@@ -34,7 +34,7 @@ class PostTraining:
     prompt: float = 512.0
     response: float = 1024.0
     response_max: int = 4096
-    response_cv: float = 0.7
+    response_cv: float = 1.0
     responses: str = ""
     mini_batch: int | None = None
     epochs: int = 1

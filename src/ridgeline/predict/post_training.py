@@ -161,11 +161,16 @@ class _Iteration:
         if self.engine is None:
             return []
         size = self.engine.made.capacity.weights_bytes
-        sent = transfer_s(self.machine, self.roles, size)
-        found = [self._move("weights to the engine", sent, f"{bytes_text(size)} a device")]
+        model = self.models.policy
+        sent = transfer_s(self.machine, self.roles, model, size)
+        note = f"{model.graph.tensors:,} tensors, {bytes_text(size)} a device"
+        found = [self._move("weights to the engine", sent, note)]
         if self.roles.colocated and self.roles.offload:
             note = "weights and optimizer states, each way"
             found.append(self._move("states to host and back", offload_s(self.machine, self.worst), note))
+            found.append(
+                self._move("engine to sleep and awake", constant("rollout.sleep_s"), "memory freed and mapped")
+            )
         return found
 
     @staticmethod
@@ -203,14 +208,25 @@ class _Iteration:
         ]  # fmt: skip
 
     def _rule(self) -> list[IterationPhase]:
-        """Rewards by a rule on the host, which no device computes meanwhile."""
-        seconds = self.asked.reward_s * self.asked.sequences
-        if not seconds or self.rollouts is None:
+        """What hosts do between phases while no device computes: rewards by a rule, and the program's own work."""
+        if self.rollouts is None:
             return []
-        note = f"a rule on the host, {self.asked.reward_s:g} s a response"
-        return [
-            IterationPhase(name="rewards", side=TRAINING, seconds=seconds, low_s=seconds, high_s=seconds, note=note)
+        rule, own = (
+            self.asked.reward_s * self.asked.sequences,
+            constant("rollout.response_host_s") * self.asked.sequences,
+        )
+        note = "responses decoded, scored by a simple rule, padded, divided over ranks and sent"
+        found = [
+            IterationPhase(
+                name="host work between phases", side=TRAINING, seconds=own, low_s=own / 4, high_s=3 * own, note=note
+            )
         ]
+        if rule:
+            note = f"a rule on the host, {self.asked.reward_s:g} s a response"
+            found.append(
+                IterationPhase(name="rewards", side=TRAINING, seconds=rule, low_s=rule, high_s=rule, note=note)
+            )
+        return found
 
     def _step(self, phases: list[IterationPhase]) -> Estimate:
         """The iteration's period with its interval: each side at its ends, sides independent of each other.

@@ -6,12 +6,17 @@ import numpy as np
 
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
+from ridgeline.facts.cpus import cpu_constants
+from ridgeline.facts.mechanisms import constant
+from ridgeline.graph.model import Model
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
 from ridgeline.memory.stage import STATES
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import Roles
 from ridgeline.predict.operator_mechanisms import host_cost
 from ridgeline.report.report import StageMemory
+
+_BF16_BYTES = 2.0
 
 
 def weight_shards(plan: Plan) -> int:
@@ -20,18 +25,17 @@ def weight_shards(plan: Plan) -> int:
     return plan.pp * max(plan.tp * (plan.zero_group or whole if plan.zero == 3 else 1), plan.ep * plan.etp)
 
 
-def transfer_s(machine: Machine, roles: Roles, device_bytes: float) -> float:
+def transfer_s(machine: Machine, roles: Roles, model: Model, device_bytes: float) -> float:
     """Time in which new weights reach each device of the engine, which holds `device_bytes` of them [s].
 
-    The trainer's shards of a device's part are gathered over its ranks; where the engine has devices of its own they
-    are then sent there, each device's part over its own link. The two follow each other.
+    Trainers export their weights tensor by tensor under the checkpoint's names: each is gathered whole over the ranks
+    that hold its shards, and the engine finds and copies its part, which takes `rollout.tensor_s` a tensor. Where the
+    engine has devices of its own, each device's part is then sent there over its own link. The three follow each other.
     """
-    engine = roles.rollout.tp * roles.rollout.pp
-    ranks = min(-(-weight_shards(roles.train) // engine), roles.train.devices)
-    stride = max(1, min(engine, roles.train.devices // ranks))
-    seconds = 0.0
+    ranks = min(weight_shards(roles.train), roles.train.devices)
+    seconds = constant("rollout.tensor_s") * model.graph.tensors
     if ranks > 1:
-        seconds += _collective(machine, CollectiveKind.ALL_GATHER, device_bytes, ranks, stride)
+        seconds += _collective(machine, CollectiveKind.ALL_GATHER, _BF16_BYTES * model.graph.params, ranks, 1)
     if not roles.colocated:
         away = max(roles.train.devices, 1)
         seconds += _collective(machine, CollectiveKind.SEND, device_bytes, 2, away)
@@ -46,10 +50,12 @@ def _collective(machine: Machine, kind: CollectiveKind, size: float, ranks: int,
 def offload_s(machine: Machine, memory: StageMemory) -> float:
     """Time in which a device's weights and optimizer states go to host memory and come back [s].
 
-    Gradients are dropped. All devices of a host copy at once, each over its own link.
+    Gradients are dropped. Weights lie in pinned buffers; optimizer states are copied to pageable memory, which one core
+    reads and writes beside the link. All devices of a host copy at once, each over its own link.
     """
-    moved = memory.categories.get("weights", 0.0) + memory.categories.get("optimizer", 0.0)
-    return 2.0 * float(host_cost("host_copy", moved, machine).seconds)
+    weights, states = (memory.categories.get(name, 0.0) for name in ("weights", "optimizer"))
+    core = 2.0 * states / cpu_constants()["core.bytes_per_s"].value
+    return 2.0 * (float(host_cost("host_copy", weights + states, machine).seconds) + core)
 
 
 def resident_bytes(memory: StageMemory) -> float:

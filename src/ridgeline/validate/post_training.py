@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ridgeline.errors import InputError
 from ridgeline.facts.frameworks import framework_policy
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.programs import training_program
 from ridgeline.facts.readings import reading
 from ridgeline.graph.workload import Workload
-from ridgeline.plan.post_training import PostTraining
-from ridgeline.predict.post_training import Models, PostTrainingQuestion
+from ridgeline.plan.post_training import PostTraining, Roles
+from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import Machines, machines, place
+from ridgeline.validate.post_training_plan import stated_plan
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_models import model_of
 
-METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "tokens_per_s_per_device")
-PROMPT_TOKENS = 256.0  # of a row that does not say (assumed): mathematics problems with their template
-_DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
-_LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
-_FIELDS = {"vpp": "chunks", "sp": "cp"}
+_PHASES = {
+    "rollout_s": ("rollouts",), "train_s": ("updates", "critic updates"), "logprob_s": ("old log-probabilities",),
+    "ref_s": ("reference",),
+}  # fmt: skip
+METRICS = ("step_s", *_PHASES, "tokens_per_s", "tokens_per_s_per_device")
+PROMPT_TOKENS = (80.0, 256.0, 800.0)  # low, middle and high of a row that does not say (assumed): problems of
+# grade-school mathematics to those of competitions and code, each with its template
+GROUP = (5, 8, 16)  # low, middle and high of a group's responses where none is stated: row post_training_samples
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3, "tokens/s": 1.0, "tokens/s/GPU": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostTrainingJob:
-    """What a row measured: the question, whether its split has to be looked for, and what was assumed."""
+    """What a row measured: the question, whether its split has to be looked for, and what was assumed.
+
+    `others` say what else an assumed thing may be: changed words of the iteration or of its roles, one assumption each.
+    """
 
     question: PostTrainingQuestion
     searched: bool
     assumptions: tuple[str, ...]
     device: str
+    others: tuple[dict[str, Any], ...] = ()
 
 
 Iteration = Callable[[PostTrainingQuestion, bool], PostTrainingReport]
@@ -51,6 +62,7 @@ class PostTrainingRows:
     def __init__(self, iteration: Iteration | None, source: Machines | None = None) -> None:
         self._iteration, self._source = iteration, source
         self._known = Memo[PostTrainingReport]()
+        self._known_others = Memo[tuple[PostTrainingReport, ...]]()
 
     def answer(self, row: Row) -> dict[str, Any]:
         """One row's answer; raises a Ridgeline error with the reason when it has none."""
@@ -64,7 +76,10 @@ class PostTrainingRows:
         if iteration is None:
             raise InputError("iterations of post-training are not predicted here", field="metric")
         found = self._known.of(repr(job.question), lambda: iteration(job.question, job.searched))
-        value, low, high = (each / _UNITS[unit] for each in _read(metric, found))
+        ends = self._known_others.of(
+            repr(job.question), lambda: tuple(_other(job.question, found, one) for one in job.others)
+        )
+        value, low, high = (each / _UNITS[unit] for each in _wider(metric, found, ends))
         said = dict.fromkeys((*job.assumptions, *found.assumptions))
         named = {"model": found.model.name, "device": job.device, "assumptions": list(said)}
         return scored(row, value, low, high, evidence=found.step.evidence, **named)
@@ -79,10 +94,29 @@ def _read(metric: str, found: PostTrainingReport) -> tuple[float, float, float]:
         devices = found.roles.devices if metric.endswith("device") else 1
         made = float(found.tokens) / devices
         return made / step.value, made / step.high, made / step.low
-    names = ("rollouts",) if metric == "rollout_s" else ("updates", "critic updates")
-    phases = [one for one in found.phases if one.name in names and not one.beside]
+    phases = [one for one in found.phases if one.name in _PHASES[metric] and not one.beside]
+    if not phases:
+        raise InputError(f"an iteration of {found.asked.task} has no such phase here", field="metric")
     middle, low, high = (sum(getattr(one, end) for one in phases) for end in ("seconds", "low_s", "high_s"))
     return middle, low, high
+
+
+def _other(question: PostTrainingQuestion, found: PostTrainingReport, changed: Mapping[str, Any]) -> PostTrainingReport:
+    """The same roles where something assumed is otherwise."""
+    of_roles = {name: value for name, value in changed.items() if name == "collection"}
+    asked = replace(question.asked, **{name: value for name, value in changed.items() if name not in of_roles})
+    return predict_post_training(
+        question.models, question.cluster, asked, replace(found.roles, **of_roles), question.job
+    )
+
+
+def _wider(metric: str, found: PostTrainingReport, ends: Sequence[PostTrainingReport]) -> tuple[float, float, float]:
+    """Value, low and high of a metric, widened by what it is where assumptions are otherwise, each independently."""
+    value, low, high = _read(metric, found)
+    moved = np.log([_read(metric, one)[0] / value for one in ends] or [0.0])
+    down, up = (float(np.sqrt(np.square(np.maximum(sign * moved, 0.0)).sum())) for sign in (-1.0, 1.0))
+    down, up = (float(np.hypot(one, np.log(other))) for one, other in ((down, value / low), (up, high / value)))
+    return value, value * float(np.exp(-down)), value * float(np.exp(up))
 
 
 def read_job(row: Row, source: Machines) -> PostTrainingJob:
@@ -94,8 +128,9 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if count is None:
         raise InputError("the number of devices is not stated", field="n_devices")
     cluster, wiring = place(device.accelerator, count, (row.text("hardware"), row.text("notes")), source)
-    asked = _iteration(row, said)
-    stated, searched = _plan(row, said)
+    others: list[dict[str, Any]] = []
+    asked = _iteration(row, said, others)
+    stated, searched = stated_plan(row, said)
     question = PostTrainingQuestion(
         models=Models(policy=model), cluster=cluster, asked=asked, job=_job(row), stated=stated
     )
@@ -103,12 +138,13 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if dropped is not None:
         stated["rollout_collection"] = dropped.text
         said.append(str(dropped.told))
+        others.append({"collection": Roles.collection})
     question = replace(question, stated=stated)
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
         question=question, searched=searched, assumptions=(*device.assumptions, *about, *wiring, *said),
-        device=device.accelerator.name,
+        device=device.accelerator.name, others=tuple(others),
     )  # fmt: skip
 
 
@@ -120,8 +156,8 @@ def _job(row: Row) -> Workload:
     return Workload(seq_len=1, global_batch=1, precision=precision, framework=policy)
 
 
-def _iteration(row: Row, said: list[str]) -> PostTraining:
-    """What an iteration asked for."""
+def _iteration(row: Row, said: list[str], others: list[dict[str, Any]]) -> PostTraining:
+    """What an iteration asked for; `others` gets the ends of what is assumed."""
     word = row.text("algorithm").strip()
     task = reading("post_training_task", words=word)
     if task is None:
@@ -131,11 +167,15 @@ def _iteration(row: Row, said: list[str]) -> PostTraining:
     if samples is None and usual is not None:
         samples = round(usual.number)
         said.append(str(usual.told))
+        if usual.number == GROUP[1]:
+            others += [
+                {"samples": one, "mini_batch": _mini_batch(row, one, (prompts or 0) * one)} for one in GROUP[::2]
+            ]
     if prompts is None:
         raise InputError("how many prompts an iteration has is not stated", field="prompts_per_step")
     if samples is None:
         raise InputError("how many responses a prompt gets is not stated", field="samples_per_prompt")
-    prompt, mean, most = _lengths(row, said)
+    prompt, mean, most = _lengths(row, said, others)
     frozen = reading("post_training_reference", words=word)
     if frozen is not None:
         said.append(str(frozen.told))
@@ -145,27 +185,42 @@ def _iteration(row: Row, said: list[str]) -> PostTraining:
     )  # fmt: skip
 
 
-def _lengths(row: Row, said: list[str]) -> tuple[float, float, int]:
-    """Mean prompt, mean response and longest response of a row [token]."""
+def _lengths(row: Row, said: list[str], others: list[dict[str, Any]]) -> tuple[float, float, int]:
+    """Mean prompt, mean response and longest response of a row [token].
+
+    Where only the longest is stated, the mean is a share of it, assumed between wide ends.
+    """
     cell, notes = row.text("prompt_tokens").strip(), row.text("notes")
     whole = re.search(r"mean sequence \(prompt \+ answer\) ([\d.]+)", notes)
-    prompt = float(cell) if re.fullmatch(r"[\d.]+", cell) else PROMPT_TOKENS
-    mean = _number(row, "response_tokens_mean")
-    if not re.fullmatch(r"[\d.]+", cell):
-        if mean is None and whole is not None:
-            prompt = min(prompt, 0.5 * float(whole[1]))
+    mean, most = _number(row, "response_tokens_mean"), _whole(row, "response_tokens_max")
+    if re.fullmatch(r"[\d.]+", cell):
+        prompt = float(cell)
+    else:
+        ends = [min(one, 0.5 * float(whole[1])) if mean is None and whole else one for one in PROMPT_TOKENS]
+        prompt = ends[1]
         said.append(f"prompts of {prompt:g} tokens on average (assumed), as the row states none")
-    if mean is None and whole is None:
-        raise InputError("the mean length of responses is not stated", field="response_tokens_mean")
-    if mean is None and whole is not None:
-        mean = float(whole[1]) - prompt
-    assert mean is not None
-    most = _whole(row, "response_tokens_max")
+        if not (mean is None and whole):
+            others += [{"prompt": ends[0]}, {"prompt": ends[2]}]
     if most is not None and re.search(r"response_tokens_max is the training maximum sequence", notes):
         most = max(1, round(most - prompt))
+    if mean is None and whole is not None:
+        mean = float(whole[1]) - prompt
+    if mean is None:
+        if most is None:
+            raise InputError(
+                "neither the mean length of responses nor their limit is stated", field="response_tokens_mean"
+            )
+        shares = [constant(f"rollout.mean_share{end}") for end in (".low", "", ".high")]
+        mean = shares[1] * most
+        others += [{"response": shares[0] * most}, {"response": shares[2] * most}]
+        said.append(
+            f"responses of {mean:,.0f} tokens on average (assumed: {shares[1]:.0%} of the limit, {shares[0]:.0%} to"
+            f" {shares[2]:.0%} in the interval), as the row states the limit alone"
+        )
     if most is None:
         most = round(4 * mean)
         said.append(f"responses of at most {most} tokens (assumed), as the row states no limit")
+    others += [{"response_cv": constant(f"rollout.response_cv.{end}")} for end in ("low", "high")]
     return prompt, mean, max(most, round(mean + 0.5))
 
 
@@ -177,68 +232,6 @@ def _mini_batch(row: Row, samples: int, sequences: int) -> int | None:
         if found:
             return min(sequences, max(1, int(found[1]) * factor))
     return None
-
-
-def _plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
-    """Words of the plan that a row states, and whether the split of its devices has to be looked for."""
-    notes, layout, mode = row.text("notes"), row.text("layout"), row.text("mode").strip()
-    stated: dict[str, Any] = {}
-    for part in layout.split(";"):
-        degrees = _degrees(part)
-        if re.match(r"\s*(generation|rollout)", part, re.IGNORECASE):
-            stated |= {f"rollout_{name}": value for name, value in degrees.items() if name in ("tp", "pp", "ep")}
-        elif re.match(r"\s*(train|training|actor)\b", part, re.IGNORECASE):
-            stated |= _trainer(degrees, row)
-    if row.text("rollout_engine"):
-        stated["rollout_engine"] = row.text("rollout_engine")
-    if re.search(r"fp8[^;]*generation", row.text("precision")):
-        stated["rollout_weights"] = "fp8"
-    if re.search(r"full recompute", layout) or re.search(r"full_recompute|recompute full", notes):
-        stated["recompute"] = "full"
-    usual = reading("post_training_recompute", program=row.text("train_engine"))
-    if usual is not None and not re.search(r"recompute (FALSE|none)", notes, re.IGNORECASE):
-        stated.setdefault("recompute", usual.text)
-        said.append(str(usual.told))
-    critic = re.search(r"(\d+) critic nodes? of (\d+)", layout)
-    if critic:
-        stated["critic_devices"] = int(critic[1]) * int(critic[2])
-        return stated, False
-    if mode == "colocated":
-        return stated, False
-    if mode not in ("async", "apart"):
-        raise InputError(f"'{mode[:20]}' is no mode that is predicted; known: colocated, apart, async", field="mode")
-    steps = re.search(r"(\d+)-step Off", notes)
-    if mode == "async":
-        behind = int(steps[1]) if steps else 1
-        stated["rollout_mode"] = f"off-policy(staleness={behind})" if behind != 1 else "off-policy"
-        if not steps:
-            said.append("one step off-policy (assumed), as the row states no staleness")
-    return stated, True
-
-
-def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
-    """Words of the trainer's plan."""
-    found: dict[str, Any] = {name: value for name, value in degrees.items() if name in ("tp", "pp", "cp", "ep")}
-    sharded = "fsdp" in degrees or training_program(row.text("train_engine"), row.source).zero == 3
-    if sharded:
-        found["zero"] = 3
-    if found.get("cp", 1) > 1 and sharded:
-        found["context_style"] = "ulysses"
-    if degrees.get("chunks", 1) > 1:
-        found |= {"chunks": degrees["chunks"], "schedule": "interleaved"}
-    return found
-
-
-def _degrees(part: str) -> dict[str, int]:
-    """Degrees of one role: a list of names and one of values, or words such as tp4pp2."""
-    listed = _LISTED.search(part)
-    if listed:
-        names = [one.strip().casefold() for one in listed[1].split(",")]
-        values = [one.strip() for one in listed[2].split(",")]
-        pairs = [(name, value) for name, value in zip(names, values, strict=False) if value.isdecimal()]
-    else:
-        pairs = [(name.casefold(), value) for name, value in _DEGREE.findall(part)]
-    return {_FIELDS.get(name, name): int(value) for name, value in pairs}
 
 
 def _whole(row: Row, field: str) -> int | None:

@@ -1,0 +1,101 @@
+"""Words of a row of post-training that say how its roles are divided, and habits of programs where it says nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ridgeline.errors import InputError
+from ridgeline.facts.programs import training_program
+from ridgeline.facts.readings import reading
+from ridgeline.validate.rows import Row
+
+_APART = re.compile(r"(\d+) rollout\s*:\s*(\d+) train")
+_FIELDS = {"vpp": "chunks", "sp": "cp"}
+_LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
+_DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
+
+
+def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
+    """Words of the plan that a row states, and whether the split of its devices has to be looked for."""
+    notes, layout, mode = row.text("notes"), row.text("layout"), row.text("mode").strip()
+    stated: dict[str, Any] = {}
+    for part in layout.split(";"):
+        degrees = _degrees(part)
+        if re.match(r"\s*(generation|rollout)", part, re.IGNORECASE):
+            stated |= {f"rollout_{name}": value for name, value in degrees.items() if name in ("tp", "pp", "ep")}
+        elif re.match(r"\s*(train|training|actor)\b", part, re.IGNORECASE):
+            stated |= _trainer(degrees, row)
+    apart = _APART.search(layout)
+    if apart:
+        stated["rollout_devices"] = int(apart[1])
+    for name, value in _unsaid(row, said).items():
+        stated.setdefault(name, value)
+    if re.search(r"fp8[^;]*generation", row.text("precision")):
+        stated["rollout_weights"] = "fp8"
+    if re.search(r"full recompute", layout) or re.search(r"full_recompute|recompute full", notes):
+        stated["recompute"] = "full"
+    critic = re.search(r"(\d+) critic nodes? of (\d+)", layout)
+    if critic:
+        stated["critic_devices"] = int(critic[1]) * int(critic[2])
+        return stated, False
+    if mode == "colocated":
+        return stated, False
+    if mode not in ("async", "apart"):
+        raise InputError(f"'{mode[:20]}' is no mode that is predicted; known: colocated, apart, async", field="mode")
+    steps = re.search(r"(\d+)-step Off", notes)
+    if mode == "async":
+        behind = int(steps[1]) if steps else 1
+        stated["rollout_mode"] = f"off-policy(staleness={behind})" if behind != 1 else "off-policy"
+        if not steps:
+            said.append("one step off-policy (assumed), as the row states no staleness")
+    return stated, "rollout_devices" not in stated
+
+
+def _unsaid(row: Row, said: list[str]) -> dict[str, Any]:
+    """Words of the plan that are habits of programs of post-training, where a row says nothing else."""
+    found: dict[str, Any] = {}
+    engine, trainer, notes = row.text("rollout_engine").strip(), row.text("train_engine"), row.text("notes")
+    if engine:
+        usual = None if re.search(r"\d", engine) else reading("post_training_engine", program=engine)
+        found["rollout_engine"] = f"{engine} {usual.text}" if usual is not None else engine
+        said += [str(usual.told)] if usual is not None else []
+    for name in ("zero", "micro_batch", "recompute"):
+        usual = reading(f"post_training_{name}", program=trainer)
+        if usual is None or (name == "recompute" and re.search(r"recompute (FALSE|none)", notes, re.IGNORECASE)):
+            continue
+        found[name] = usual.text if name == "recompute" else round(usual.number)
+        said.append(str(usual.told))
+    return found
+
+
+def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
+    """Words of the trainer's plan."""
+    found: dict[str, Any] = {name: value for name, value in degrees.items() if name in ("tp", "pp", "cp", "ep")}
+    sharded = "fsdp" in degrees or training_program(row.text("train_engine"), row.source).zero == 3
+    if sharded:
+        found["zero"] = 3
+    if found.get("cp", 1) > 1 and sharded:
+        found["context_style"] = "ulysses"
+    tokens = re.search(r"train (\d+)k tokens a GPU", row.text("notes"))
+    longest = sum(
+        int(one) for name in ("prompt_tokens", "response_tokens_max") for one in re.findall(r"\d+", row.text(name))
+    )
+    if tokens and longest:
+        found["micro_batch"] = max(1, int(1000 * int(tokens[1]) * found.get("cp", 1) / longest))
+    if degrees.get("chunks", 1) > 1:
+        found |= {"chunks": degrees["chunks"], "schedule": "interleaved"}
+    return found
+
+
+def _degrees(part: str) -> dict[str, int]:
+    """Degrees of one role: a list of names and one of values, or words such as tp4pp2."""
+    listed = _LISTED.search(part)
+    if listed:
+        names = [one.strip().casefold() for one in listed[1].split(",")]
+        values = [one.strip() for one in listed[2].split(",")]
+        pairs = [(name, value) for name, value in zip(names, values, strict=False) if value.isdecimal()]
+    else:
+        pairs = [(name.casefold(), value) for name, value in _DEGREE.findall(part)]
+    return {_FIELDS.get(name, name): int(value) for name, value in pairs}
