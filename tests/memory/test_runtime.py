@@ -171,7 +171,14 @@ def test_gradients_of_the_first_micro_batch_wait_beside_the_activations_of_the_s
 
 @pytest.mark.parametrize(
     ("precision", "zero", "each"),
-    [("fp16", 0, 8.0), ("bf16", 0, 0.0), ("fp16-amp", 0, 0.0), ("fp16", 1, 6 / 8), ("bf16", 2, 6 / 8), ("bf16", 3, 4 / 8)],
+    [
+        ("fp16", 0, 8.0),
+        ("bf16", 0, 0.0),
+        ("fp16-amp", 0, 0.0),
+        ("fp16", 1, 6 / 8),
+        ("bf16", 2, 6 / 8),
+        ("bf16", 3, 4 / 8),
+    ],  # fmt: skip
 )
 def test_deepspeed_makes_fp32_copies_of_16_bit_gradients_at_an_update(precision: str, zero: int, each: float) -> None:
     """Two of fp16 ones where no ranks share the update; a shard is flattened in 2 bytes and widened to 4 under ZeRO-1
