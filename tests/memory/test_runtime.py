@@ -178,7 +178,7 @@ def test_gradients_of_the_first_micro_batch_wait_beside_the_activations_of_the_s
         ("fp16", 1, 6 / 8),
         ("bf16", 2, 6 / 8),
         ("bf16", 3, 4 / 8),
-    ],  # fmt: skip
+    ],
 )
 def test_deepspeed_makes_fp32_copies_of_16_bit_gradients_at_an_update(precision: str, zero: int, each: float) -> None:
     """Two of fp16 ones where no ranks share the update; a shard is flattened in 2 bytes and widened to 4 under ZeRO-1
