@@ -274,3 +274,33 @@ def test_a_word_for_weights_inputs_and_cache() -> None:
 def test_eight_bit_mlx_weights_hold_scales_and_the_head_too() -> None:
     one = row(engine="MLX", hardware="M4 Max 64GB", precision_weights="8bit")
     assert read_served(one).deployment.weights == "q8_0"  # 8.5 bits: 8, and a scale and a bias of 16 for 64 weights
+
+
+@pytest.mark.parametrize(
+    ("note", "ahead"),
+    [("context depth 32768 before the test", 32768), ("pp512 @ d4096", 4096), ("N_KV = 8192", 8192), ("-d 2048", 2048),
+     ("draft depth 3", 0), ("-dev 4096", 0), ("", 0)],
+)  # fmt: skip
+def test_a_note_may_tell_the_depth_behind_which_a_prompt_is_timed(note: str, ahead: float) -> None:
+    cells = {"scenario": "single-stream", "metric": "prefill_tok_s", "unit": "tok/s", "osl": "0", "isl": "512"}
+    assert read_served(row(note=note, **cells)).ahead_tokens == ahead
+    assert read_served(row(note=note, **{**cells, "metric": "decode_tok_s", "osl": "32"})).ahead_tokens == 0
+
+
+def test_a_prompt_behind_a_cache_takes_what_both_take_less_what_the_cache_took() -> None:
+    cells = {"scenario": "single-stream", "metric": "prefill_tok_s", "unit": "tok/s", "osl": "0"}
+    rows = ServedRows()
+
+    def rate(tokens: int, note: str = "") -> float:
+        return float(rows.answer(row(isl=str(tokens), note=note, **cells))["predicted"])
+
+    apart_s = (8192 + 512) / rate(8192 + 512) - 8192 / rate(8192)
+    assert rate(512, "context depth 8192") == pytest.approx(512 / apart_s)
+    assert rate(512, "context depth 8192") < rate(512)
+
+
+def test_kernels_that_a_note_names_follow_a_release() -> None:
+    cells = {"engine": "AutoAWQ", "engine_version": "0.1.6", "precision_weights": "int4", "scenario": "single-stream"}
+    assert read_served(row(note="AWQ GEMV kernels", **cells)).deployment.version == "0.1.6 gemv"
+    assert read_served(row(note="AWQ GEMM kernels", **cells)).deployment.version == "0.1.6"
+    assert read_served(row(note="AWQ GEMV kernels", **{**cells, "engine": "vLLM"})).deployment.version == "0.1.6"

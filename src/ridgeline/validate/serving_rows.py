@@ -37,7 +37,7 @@ llama-cpp, examples/batched-bench."""
 
 NEVER_SCORED = re.compile(r"burst|all-at-once|offline", re.IGNORECASE)
 BURST = re.compile(r"burst|all-at-once", re.IGNORECASE)
-DEPTH = re.compile(r"\b(?:context depth|depth|@ ?d|N_KV)(?: of)?[ =:]*(\d{3,})\b|(?<!\S)-d (\d{3,})\b", re.IGNORECASE)
+DEPTH = re.compile(r"(?:\b(?:depth|N_KV)(?: of)?[ =:]*|@ ?d|(?<!\S)-d )(\d{3,})\b", re.IGNORECASE)
 """Tokens that the cache holds before a prompt is timed, as benchmarks of prompts at a depth print them."""
 DRAFT_LENGTH = 5.0  # speculate_k of gpt-fast's generate.py, where a row names a draft model and no length
 
@@ -255,7 +255,7 @@ def _of_data(data: Mapping[str, RequestLengths], prompt: float | None, output: f
 def _ahead(row: Row, metric: str) -> float:
     """Tokens in the cache before a timed prompt, where a note tells of a depth [token]."""
     found = DEPTH.search(row.text("note")) if metric == "prefill_rate" else None
-    return float(found[1] or found[2]) if found else 0.0
+    return float(found[1]) if found else 0.0
 
 
 def _draft(note: str) -> tuple[float | None, tuple[str, ...]]:

@@ -149,8 +149,14 @@ def release_of(row: Row, engine: str) -> str:
     """The release that a row states, in its own cell or beside the engine's name; '' where it states none.
 
     Words around a number go: 'vllm==0.6.3', 'lmsysorg/sglang:v0.5.5-cu129', llama.cpp's '2f68ce7cf (6918)', which is
-    its build b6918. A commit alone tells no release. Dates and nightly builds stay as they are written.
+    its build b6918. A commit alone tells no release. Dates and nightly builds stay as they are written. Kernels that a
+    program was built with, and the note names, follow: AutoAWQ's '0.1.6 gemv'.
     """
+    built = reading("build", program=engine, words=row.text("note"))
+    return " ".join(word for word in (_stated(row, engine), built and built.text) if word)
+
+
+def _stated(row: Row, engine: str) -> str:
     named, beside = row.text("engine_version").strip(), row.text("engine")
     for cell in (named, beside):
         build = _BUILD.search(cell) if reading("numbered_builds", program=engine) else None
