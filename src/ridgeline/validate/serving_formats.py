@@ -89,7 +89,8 @@ def _weights(cell: str, model: Model, engine: str) -> ServedPrecision:
     if told is not None:
         weights, _, other = told.text.partition(" ")
         return ServedPrecision(weights=weights, other=other, assumptions=(told.told,) if told.told else ())
-    found = next((word for word in GGUF if cell.startswith(word)), f"{cell}_k" if cell in ("q4", "q5") else "")
+    plain = cell.removeprefix("ud-")  # mixtures of formats that Unsloth names after the usual one
+    found = next((word for word in GGUF if plain.startswith(word)), f"{cell}_k" if cell in ("q4", "q5") else "")
     if found:
         said = (f"{cell.upper()}: {8 * form(found).weight_bytes:g} bits a weight, products in 16 bits",)
         return ServedPrecision(weights=found, assumptions=said)
