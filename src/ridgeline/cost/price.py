@@ -149,7 +149,7 @@ class Pricer:
         return np.where(steps > 1, ring_s, 0.0)
 
     def _issue_seconds(self, work: Gemm | Attention | Stream, kernels: Number) -> Number:
-        execution = self.workload.execution
+        execution = "graph" if work.captured else self.workload.execution
         if execution == "graph" or (execution == "compiled" and not self.policy.host_modules):
             return kernels * constant(f"launch.host.{execution}")
         if self.policy.host_modules and not isinstance(work, Stream):
@@ -163,7 +163,7 @@ class Pricer:
 
     def _filled_seconds(self, work: Gemm | Attention | Stream) -> float:
         """Host time to fill new tensors, as PyTorch does where algorithms must be deterministic [s]."""
-        if not self.deterministic or self.workload.execution == "graph":
+        if not self.deterministic or work.captured or self.workload.execution == "graph":
             return 0.0
         kind = "product" if isinstance(work, Gemm) else "attention" if isinstance(work, Attention) else "norm"
         if kind == "norm" and "norm" not in work.name:

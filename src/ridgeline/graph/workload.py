@@ -114,7 +114,8 @@ class Workload:
     `expert_capacity` is the rows that each expert computes over its share under balanced routing: experts of a fixed
     capacity compute padding, and drop what is beyond it [1]. `expert_choice` is how a router balances experts,
     `expert_dispatch` how tokens reach those of other ranks, `expert_modules` whether a rank's experts are one module
-    or one each, as Megatron-LM offers them.
+    or one each, as Megatron-LM offers them. `captured` is what a CUDA graph replays of a layer with experts: its router,
+    attention and router, or all of it, where experts have a fixed number of rows.
     """
 
     task: Task = Task.PRETRAIN
@@ -131,6 +132,7 @@ class Workload:
     expert_choice: str = "top"  # 'top' scores, or 'sinkhorn' (repeated until rows and columns are balanced)
     expert_dispatch: str = "alltoall"  # 'allgather': each rank gathers all tokens; 'deepep', 'hybridep': once a node
     expert_modules: str = "grouped"  # or 'single'
+    captured: str = "none"  # CUDA graphs up to the 'router', from 'attention' on, or of the whole 'layer'
     encoder_seq_len: int | None = None
     lora_rank: int = 16
     lora_targets: str = "all"  # 'all' linear layers, those of 'attention' or 'qkv' alone

@@ -61,11 +61,13 @@ class Chains:
         first, which takes the place of a dense layer's.
         """
         parts: dict[str, Number] = {"layer": 1.0}
-        if block.latent:
+        captured = self.workload.captured if block.experts else "none"
+        if block.latent and captured not in ("attention", "layer"):
             parts["latent"] = 1.0
-        if block.experts:
+        if block.experts and captured != "layer":
             gathers = self.workload.expert_dispatch == "allgather"
-            parts["sinkhorn" if self.workload.expert_choice == "sinkhorn" else "route"] = 1.0
+            if captured == "none":
+                parts["sinkhorn" if self.workload.expert_choice == "sinkhorn" else "route"] = 1.0
             parts["allgather" if gathers else "alltoall"] = 1.0
             if self.workload.expert_modules == "single":
                 parts["expert"] = self._local(block) - 1.0

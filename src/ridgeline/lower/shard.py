@@ -26,6 +26,8 @@ from ridgeline.graph.ops import (
     Op,
     RecurrentOp,
     Region,
+    Routing,
+    RoutingOp,
     ScanOp,
     SparseTableOp,
     Split,
@@ -78,9 +80,29 @@ class Sharder:
     def block(self, block: Block) -> list[Work]:
         """All work of one layer of this kind, forward and backward, collectives included."""
         work = [piece for op in block.ops for piece in self.op(op, block)]
+        named = self._captured(block)
+        if named:
+            work = [
+                one if isinstance(one, Collective) or one.name not in named else replace(one, captured=True)
+                for one in work
+            ]
         for boundary in block.boundaries:
             work += self._boundary(boundary, block)
         return work
+
+    def _captured(self, block: Block) -> frozenset[str]:
+        """Names of operators of a layer with experts that are replayed as CUDA graphs.
+
+        Experts, and what follows them, only where each computes as many rows as any other.
+        """
+        if self.workload.captured == "none" or not block.experts:
+            return frozenset()
+        if self.workload.captured == "layer":
+            return frozenset(op.name for op in block.ops)
+        routes = (n for n, op in enumerate(block.ops) if isinstance(op, RoutingOp) and op.step is Routing.ROUTE)
+        last = next(routes, -1)
+        first = 0 if self.workload.captured == "attention" else max(0, last - 2)  # the router's norm and product
+        return frozenset(op.name for op in block.ops[first : last + 1])
 
     def end(self, ops: Iterable[Op]) -> list[Work]:
         """All work of the embedding."""

@@ -97,6 +97,7 @@ class Gemm:
     direct: bool = False
     loads: float = 1.0
     routed: bool = False
+    captured: bool = False  # replayed as part of a CUDA graph
     form: str = ""  # its number format in place of the workload's; one that begins with '-' ends the workload's own
 
     def piece(self, share: float) -> Gemm:
@@ -128,6 +129,7 @@ class Attention:
     plain: bool = False
     dropout: bool = False
     kernels: float = 1.0
+    captured: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,7 @@ class Stream:
     elements: Number = 0.0
     table: Number = 0.0
     routed: bool = False
+    captured: bool = False
 
     def piece(self, share: float) -> Stream:
         """The same for a share of its rows."""

@@ -23,7 +23,7 @@ _SEQ_LEN, _STEP_TOKENS, _TUNE_BATCH, _SAMPLES = (
     256,
 )  # assumed where not given; source in `fill_workload`
 _OF_ADAPTERS = ("lora_rank", "lora_targets", "lora_dropout")
-_OF_EXPERTS = ("expert_capacity", "expert_choice", "expert_dispatch", "expert_modules")
+_OF_EXPERTS = ("expert_capacity", "expert_choice", "expert_dispatch", "expert_modules", "captured")
 
 
 def fill_workload(values: dict[str, Any], model: Model) -> Iterator[str]:

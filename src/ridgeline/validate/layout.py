@@ -327,4 +327,5 @@ def read_schedule(told: TrainingRow, layout: TrainingLayout, layers: int) -> dic
         )
     if chunks is None:
         return open_
-    return {"chunks": chunks, "schedule": "interleaved" if chunks > 1 else "1f1b"}
+    overlapped = chunks > 1 and told.reading("expert_overlap") is not None
+    return {"chunks": chunks, "schedule": "combined-1f1b" if overlapped else "interleaved" if chunks > 1 else "1f1b"}
