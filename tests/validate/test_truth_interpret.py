@@ -28,6 +28,25 @@ def test_layers_and_experts_of_a_truncated_model_are_those_of_its_name() -> None
     assert (cut.dims["layers"], cut.dims["experts"]) == (2, 4)
     padded = job(model="Mixtral-8x7B truncated to 2 layers, 4 experts", vocab=32256, **words).model
     assert (padded.dims["layers"], padded.dims["experts"], padded.dims["vocab"]) == (2, 4, 32256)
+    short = job(model="Llama 4 Scout 17Bx16E cut to 2 layers", layers=2, **words).model
+    assert (short.dims["layers"], short.dims["experts"]) == (2, 16)
+
+
+def test_experts_of_recipes_by_release() -> None:
+    words = {"n_devices": 256, "pp": 8, "ep": 32, "micro_batch": 1, "global_batch": 2048, "seq_len": 4096}
+    said = {"model": "Qwen3_235B_a22B", "engine": "Megatron-Bridge 25.11", "notes": "vp=3", **words}
+    graphs = job(hardware="GB200 NVL72", **said).workload
+    assert (graphs.captured, graphs.expert_dispatch) == ("attention", "hybridep")
+    overlapped = job(hardware="H100 SXM 80GB", **{**said, "notes": "vp=4"})
+    assert (overlapped.workload.captured, overlapped.stated["schedule"]) == ("none", "combined-1f1b")
+    before = job(hardware="H100 SXM 80GB", **{**said, "engine": "Megatron-Bridge 25.09", "notes": "vp=4"})
+    assert before.stated["schedule"] == "interleaved"
+
+
+@pytest.mark.parametrize(("engine", "counted"), [("Megatron-Core r0.8.0", "full"), ("Megatron-Core", "causal")])
+def test_flop_rates_count_attended_pairs_since_a_release(engine: str, counted: str) -> None:
+    found = job(model="Llama 3 8B", hardware="H100-SXM", n_devices=8, dp=8, global_batch=8, seq_len=4096, engine=engine)
+    assert found.engine.accounting == counted
 
 
 @pytest.mark.parametrize(("local", "whole", "part"), [(8, 64, 1), (32, 256, 4)])

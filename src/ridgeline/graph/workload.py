@@ -114,8 +114,8 @@ class Workload:
     `expert_capacity` is the rows that each expert computes over its share under balanced routing: experts of a fixed
     capacity compute padding, and drop what is beyond it [1]. `expert_choice` is how a router balances experts,
     `expert_dispatch` how tokens reach those of other ranks, `expert_modules` whether a rank's experts are one module
-    or one each, as Megatron-LM offers them. `captured` is what a CUDA graph replays of a layer with experts: its router,
-    attention and router, or all of it, where experts have a fixed number of rows.
+    or one each, as Megatron-LM offers them. `captured` is what a CUDA graph replays of a layer with experts: its
+    router, attention and router, or all of it, where experts have a fixed number of rows.
     """
 
     task: Task = Task.PRETRAIN

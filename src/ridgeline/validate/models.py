@@ -111,7 +111,7 @@ def read_model(
     refuse_unsupported(name)
     known = known or {}
     vocab = known.get("vocab")
-    cut = re.search(r"truncated to (\d+) layers(?:, (\d+) experts)?", name)
+    cut = re.search(r"(?:truncated|cut|reduced) to (\d+) layers(?:, (\d+) experts)?", name)
     stated = Stated(
         experts=int(cut[2]) if cut and cut[2] else None,
         layers=row.count("layers") or (int(cut[1]) if cut else None),
@@ -225,7 +225,7 @@ def _flags(row: Row, notes: Notes) -> dict[str, object]:
 def _from_numbers(asked: _ModelAsked, plain: str) -> ModelReading:
     """A model from stated numbers: dimensions where given, else fitted to the parameter count."""
     name, stated = asked.name, asked.stated
-    if "truncated" in name:
+    if re.search(r"\b(?:truncated|cut|reduced) to \d+ layers", name):
         raise InputError(f"'{name}': the dimensions of {plain} are not in the catalog", field="model")
     look = dict(style_of(name))
     said: list[str] = []

@@ -130,7 +130,7 @@ def _recipe(value: str, *, second: bool) -> str:
 
 
 _TRIMMINGS = re.compile(
-    r"\(.*?\)|\btruncated to.*$|"
+    r"\(.*?\)|\b(?:truncated|cut|reduced) to.*$|"
     r"\b(?:squad|fine-?tun(?:e|ing)|finetune|pre-?train(?:ing)?|train|lora\s*r?\d*|qlora|model|"
     r"dense|custom|experimental|initial|final)\b|_finetune|-(?:megatron|deepspeed|flagscale)$",
     re.IGNORECASE,
