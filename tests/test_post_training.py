@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError, WorkloadError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
@@ -16,10 +17,11 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import PostTraining, Roles
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
-from ridgeline.predict.post_training_moves import weight_shards
+from ridgeline.predict.post_training_moves import offload_s, transfer_s, weight_shards
 from ridgeline.predict.post_training_passes import batch_workload, forward_report, mini_batch_lengths, sequence_lengths
-from ridgeline.predict.rollouts import response_lengths
+from ridgeline.predict.rollouts import by_instance, response_lengths
 from ridgeline.report.post_training import PostTrainingReport
+from ridgeline.report.report import StageMemory
 from ridgeline.search.post_training import roles_of, search_post_training
 
 MODEL, NODE = load("llama-3.2-1b"), cluster("8xH100-SXM")
@@ -53,6 +55,16 @@ def test_a_longer_tail_has_longer_responses_and_never_quicker_rollouts() -> None
     assert wide.tail.p99 > narrow.tail.p99
     assert wide.seconds_of("generation") > narrow.seconds_of("generation")
     assert wide.tail.cost_s > narrow.tail.cost_s
+
+
+def test_instances_take_whole_prompts_whose_responses_are_alike() -> None:
+    output = response_lengths(ASKED)
+    found = by_instance(ASKED, output, 4)
+    assert sorted(found) == sorted(output)  # no length is made or lost
+    turns = found.reshape(-1, 4)  # request i goes to instance i mod 4
+    prompts = turns[:, 0].reshape(8, 8)  # eight prompts of eight responses each
+    assert prompts.mean(axis=1).std() > output[:64].reshape(8, 8).mean(axis=1).std()
+    assert (by_instance(ASKED, output, 1) == output).all()
 
 
 # batches --------------------------------------------------------------------------------------------
@@ -155,6 +167,23 @@ def test_states_that_stay_leave_the_engine_less_cache() -> None:
 def test_shards_of_the_weights() -> None:
     assert weight_shards(Plan(tp=4, pp=2, dp=8, zero=1)) == 8
     assert weight_shards(Plan(tp=2, dp=8, zero=3)) == 16
+
+
+def test_weights_go_over_tensor_by_tensor() -> None:
+    graph = MODEL.graph
+    assert graph.tensors == 16 * 9 + 2  # norms, q, k, v, o, gate, up, down of a layer; embedding and last norm
+    assert load("qwen3-30b-a3b").graph.tensors == pytest.approx(18_867, rel=0.003)  # of its checkpoint
+    found = transfer_s(machine(NODE), TURNS, MODEL, 1e9)
+    assert found == pytest.approx(2.1e-4 * graph.tensors)  # every rank has the weights whole
+    split = transfer_s(machine(NODE), replace(TURNS, train=Plan(dp=8, zero=3)), MODEL, 1e9)
+    assert split - found == pytest.approx(2 * graph.params * 7 / 8 / 450e9, rel=0.5)  # gathered over NVLink
+    assert transfer_s(machine(NODE), APART, MODEL, 1e9) > found
+
+
+def test_states_pass_through_a_core_and_weights_do_not() -> None:
+    held = StageMemory(stage=0, categories={"weights": 2.6e9, "optimizer": 5.2e9}, capacity_bytes=8e10)
+    link = offload_s(machine(NODE), StageMemory(stage=0, categories={"weights": 7.8e9}, capacity_bytes=8e10))
+    assert offload_s(machine(NODE), held) - link == pytest.approx(2 * 2 * 5.2e9 / 1.3e10)  # read and written, twice
 
 
 # what cannot be -------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_a_task_of_post_training_is_recognised(tmp_path: Path) -> None:
 def test_what_nobody_said_is_told() -> None:
     found = asked()
     assert found.asked.samples == 8
-    assert any("response_cv = 0.7 (assumed)" in text for text in found.assumed)
+    assert any("response_cv = 1 (assumed)" in text for text in found.assumed)
     assert asked(task="ppo").asked.samples == 1
     assert asked(task="dpo").asked.samples == 2
     assert not asked(task="sft").asked.reference

@@ -59,11 +59,37 @@ def test_dapo_says_what_its_paper_does() -> None:
     assert any("16 responses" in text for text in job.assumptions)
 
 
+def test_what_a_row_leaves_open_is_assumed_and_widens_its_interval() -> None:
+    stated, group, limit = answer(), answer(samples_per_prompt="", value="6"), answer(response_tokens_mean="")
+    assert group["predicted"] == pytest.approx(stated["predicted"])  # 8 responses a prompt, as the row had
+    width = [one["high"] / one["low"] for one in (stated, group, limit)]
+    assert width[0] < width[1] < width[2]
+    assert any("500 tokens on average (assumed: 25% of the limit" in text for text in limit["assumptions"])
+    assert limit["predicted"] == pytest.approx(stated["predicted"])  # a quarter of 2,000 tokens
+    assert read_job(row(), machines()).others == ({"response_cv": 0.6}, {"response_cv": 1.4}, {"graphs": False})
+
+
+def test_habits_of_programs_fill_what_a_row_does_not_say() -> None:
+    stated = read_job(row(), machines()).question.stated
+    assert (stated["zero"], stated["micro_batch"], stated["rollout_engine"]) == (1, 1, "vLLM 0.11.2")
+    said = read_job(row(rollout_engine="vLLM 0.8.5"), machines()).question.stated
+    assert said["rollout_engine"] == "vLLM 0.8.5"
+    packed = row(notes="training batch 128; train 20k tokens a GPU", response_tokens_max="8192")
+    assert read_job(packed, machines()).question.stated["micro_batch"] == 2  # 20,000 over rows of 200 + 8,192
+
+
+def test_devices_of_each_side_are_read() -> None:
+    job = read_job(row(mode="async", layout="3 rollout : 5 train"), machines())
+    assert job.question.stated["rollout_devices"] == 3
+    assert not job.searched
+
+
 def test_an_answer_has_interval_and_evidence() -> None:
     found = answer()
     assert found["status"] == "scored"
     assert found["low"] <= found["predicted"] <= found["high"]
-    part = answer(metric="train_s")["predicted"] + answer(metric="rollout_s")["predicted"]
+    parts = ("train_s", "rollout_s", "logprob_s", "ref_s")
+    part = sum(answer(metric=name)["predicted"] for name in parts)
     assert part < found["predicted"]
     assert answer(unit="min", value="0.1")["predicted"] == pytest.approx(found["predicted"] / 60)
     rate = answer(metric="tokens_per_s", unit="tokens/s")["predicted"]
@@ -73,8 +99,8 @@ def test_an_answer_has_interval_and_evidence() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"samples_per_prompt": ""}, "how many responses a prompt gets is not stated"),
-        ({"response_tokens_mean": ""}, "the mean length of responses is not stated"),
+        ({"samples_per_prompt": "", "algorithm": "PPO"}, "how many responses a prompt gets is not stated"),
+        ({"response_tokens_mean": "", "response_tokens_max": ""}, "neither the mean length of responses nor their"),
         ({"prompts_per_step": ""}, "how many prompts"),
         ({"algorithm": "SWE"}, "no algorithm that is predicted"),
         ({"mode": "elsewhere"}, "known: colocated, apart, async"),
@@ -96,6 +122,6 @@ def test_check_knows_the_kind_of_table(tmp_path: Path) -> None:
     predicted = ask(
         "predict", subject="llama-3.2-1b", on="8xH100-SXM", task="grpo", prompts="32", samples="8", prompt="200",
         response="500", response_max="2000", mini_batch="128", tp="2", pp="2", cp="1", ep="1", rollout_tp="2",
-        framework="megatron-lm", rollout_engine="vLLM",
+        framework="megatron-lm", rollout_engine="vLLM 0.11.2", zero="1", micro_batch="1",
     ).value  # fmt: skip
     assert found["predicted"] == pytest.approx(predicted.step.value, rel=0.05)

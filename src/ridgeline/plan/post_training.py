@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ridgeline.errors import WorkloadError
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.workload import POST_TASKS
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
@@ -34,7 +35,7 @@ class PostTraining:
     prompt: float = 512.0
     response: float = 1024.0
     response_max: int = 4096
-    response_cv: float = 1.0
+    response_cv: float = field(default_factory=lambda: constant("rollout.response_cv"))
     responses: str = ""
     mini_batch: int | None = None
     epochs: int = 1

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.lengths import drawn
+from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.post_training import PostTraining
@@ -89,9 +90,26 @@ def _lognormal(mean: float, cv: float, most: int, count: int) -> NDArray[np.floa
     return found
 
 
-def requests_of(asked: PostTraining) -> Requests:
-    """What an iteration asks the engine for."""
-    output = response_lengths(asked)
+def by_instance(asked: PostTraining, output: Ints, instances: int) -> Ints:
+    """Responses (N,) in the order in which instances take turns, when each has whole prompts of its own [token].
+
+    Programs hand each instance a share of the prompts, each with all its responses; lengths of one prompt's responses
+    are alike: `rollout.prompt_share` of the variance lies between prompts. The lengths are those of `output`.
+    """
+    within, share = asked.samples, constant("rollout.prompt_share")
+    if instances < 2 or within < 2 or len(output) != asked.sequences:
+        return output
+    random = np.random.default_rng(1)
+    prompts = np.repeat(random.standard_normal(asked.prompts), within)
+    rank = np.argsort(np.argsort(np.sqrt(share) * prompts + np.sqrt(1.0 - share) * random.standard_normal(len(output))))
+    grouped, each = np.sort(output)[rank], -(-asked.prompts // instances) * within
+    turns = np.arange(len(output))
+    return grouped[np.argsort(turns % each, kind="stable")]
+
+
+def requests_of(asked: PostTraining, instances: int = 1) -> Requests:
+    """What an iteration asks the engine's instances for."""
+    output = by_instance(asked, response_lengths(asked), instances)
     return Requests(prompt=np.full(len(output), max(1, round(asked.prompt)), dtype=np.int64), output=output)
 
 
@@ -116,7 +134,7 @@ class RolloutEngine:
 
     def rollouts(self, asked: PostTraining, how: str) -> Rollouts:
         """The rollouts of an iteration under a collection, with interval and the cost of their tail."""
-        wanted = requests_of(asked)
+        wanted = requests_of(asked, self.deployment.instances)
         mean = np.full(len(wanted.output), max(1, round(float(wanted.output.mean()))), dtype=np.int64)
         alike = self.replay(replace(wanted, output=mean)).rollout_s
         generated = collection(how).collect(wanted, self.replay)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.lengths import is_law
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import ONLINE, PAIRED, TASKS, PostTraining
@@ -122,7 +123,7 @@ def _fill(values: dict[str, Any], task: str) -> list[str]:
     if "responses" in values:
         values["response"] = min(1024.0, float(values["response_max"]))
     elif "response_cv" not in values:
-        told.append(f"response_cv = {PostTraining.response_cv:g} (assumed), as none was given")
+        told.append(f"response_cv = {constant('rollout.response_cv'):g} (assumed), as none was given")
     return told
 
 

@@ -32,6 +32,7 @@ _PHASES = {
 METRICS = ("step_s", *_PHASES, "tokens_per_s", "tokens_per_s_per_device")
 PROMPT_TOKENS = (80.0, 256.0, 800.0)  # low, middle and high of a row that does not say (assumed): problems of
 # grade-school mathematics to those of competitions and code, each with its template
+_PICTURES = re.compile(r"\bVL\b|vision|multimodal|omni", re.IGNORECASE)
 GROUP = (5, 8, 16)  # low, middle and high of a group's responses where none is stated: row post_training_samples
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3, "tokens/s": 1.0, "tokens/s/GPU": 1.0}
 
@@ -104,7 +105,11 @@ def _read(metric: str, found: PostTrainingReport) -> tuple[float, float, float]:
 def _other(question: PostTrainingQuestion, found: PostTrainingReport, changed: Mapping[str, Any]) -> PostTrainingReport:
     """The same roles where something assumed is otherwise."""
     of_roles = {name: value for name, value in changed.items() if name == "collection"}
-    asked = replace(question.asked, **{name: value for name, value in changed.items() if name not in of_roles})
+    if "graphs" in changed:
+        one = found.roles.rollout
+        of_roles["rollout"] = replace(one, options=replace(one.options, graphs=changed["graphs"]))
+    of_iteration = {name: value for name, value in changed.items() if name in vars(question.asked)}
+    asked = replace(question.asked, **of_iteration)
     return predict_post_training(
         question.models, question.cluster, asked, replace(found.roles, **of_roles), question.job
     )
@@ -140,6 +145,10 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         said.append(str(dropped.told))
         others.append({"collection": Roles.collection})
     question = replace(question, stated=stated)
+    eager = reading("post_training_eager", program=row.text("rollout_engine"))
+    if eager is not None and not re.search(r"cuda.?graph", row.text("notes"), re.IGNORECASE):
+        others.append({"graphs": False})
+        said.append(str(eager.told))
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
@@ -206,6 +215,9 @@ def _lengths(row: Row, said: list[str], others: list[dict[str, Any]]) -> tuple[f
     if mean is None and whole is not None:
         mean = float(whole[1]) - prompt
     if mean is None:
+        if _PICTURES.search(row.text("model")):
+            told = "neither the mean length of responses nor the tokens of a prompt's pictures are stated"
+            raise InputError(told, field="response_tokens_mean")
         if most is None:
             raise InputError(
                 "neither the mean length of responses nor their limit is stated", field="response_tokens_mean"

@@ -83,7 +83,9 @@ def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
         int(one) for name in ("prompt_tokens", "response_tokens_max") for one in re.findall(r"\d+", row.text(name))
     )
     if tokens and longest:
-        found["micro_batch"] = max(1, int(1000 * int(tokens[1]) * found.get("cp", 1) / longest))
+        most = 1000 * int(tokens[1]) * found.get("cp", 1) // longest
+        replicas = found.get("cp", 1) * found.get("tp", 1) * found.get("pp", 1)  # batches divide over all devices
+        found["micro_batch"] = 1 << (min(max(1, most), replicas).bit_length() - 1)
     if degrees.get("chunks", 1) > 1:
         found |= {"chunks": degrees["chunks"], "schedule": "interleaved"}
     return found
