@@ -30,25 +30,36 @@ _PHASES = {
     "ref_s": ("reference",),
 }  # fmt: skip
 METRICS = ("step_s", *_PHASES, "tokens_per_s", "tokens_per_s_per_device")
-PROMPT_TOKENS = (80.0, 256.0, 800.0)  # low, middle and high of a row that does not say (assumed): problems of
+PROMPT_TOKENS = (80.0, 256.0)  # low and middle of a row that does not say (assumed): problems of
 # grade-school mathematics to those of competitions and code, each with its template
 _PICTURES = re.compile(r"\bVL\b|vision|multimodal|omni", re.IGNORECASE)
-GROUP = (5, 8, 16)  # low, middle and high of a group's responses where none is stated: row post_training_samples
+GROUP = (5, 8)  # low and middle of a group's responses where none is stated: row post_training_samples
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3, "tokens/s": 1.0, "tokens/s/GPU": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    """An end of something assumed: changed words of the iteration or of its roles.
+
+    With `both` the other end is as far on the other side of the answer.
+    """
+
+    words: dict[str, Any]
+    both: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostTrainingJob:
     """What a row measured: the question, whether its split has to be looked for, and what was assumed.
 
-    `others` say what else an assumed thing may be: changed words of the iteration or of its roles, one assumption each.
+    `others` say what else an assumed thing may be, one assumption each.
     """
 
     question: PostTrainingQuestion
     searched: bool
     assumptions: tuple[str, ...]
     device: str
-    others: tuple[dict[str, Any], ...] = ()
+    others: tuple[Other, ...] = ()
 
 
 Iteration = Callable[[PostTrainingQuestion, bool], PostTrainingReport]
@@ -78,9 +89,9 @@ class PostTrainingRows:
             raise InputError("iterations of post-training are not predicted here", field="metric")
         found = self._known.of(repr(job.question), lambda: iteration(job.question, job.searched))
         ends = self._known_others.of(
-            repr(job.question), lambda: tuple(_other(job.question, found, one) for one in job.others)
+            repr(job.question), lambda: tuple(_other(job.question, found, one.words) for one in job.others)
         )
-        value, low, high = (each / _UNITS[unit] for each in _wider(metric, found, ends))
+        value, low, high = (each / _UNITS[unit] for each in _wider(metric, found, ends, job.others))
         said = dict.fromkeys((*job.assumptions, *found.assumptions))
         named = {"model": found.model.name, "device": job.device, "assumptions": list(said)}
         return scored(row, value, low, high, evidence=found.step.evidence, **named)
@@ -115,12 +126,16 @@ def _other(question: PostTrainingQuestion, found: PostTrainingReport, changed: M
     )
 
 
-def _wider(metric: str, found: PostTrainingReport, ends: Sequence[PostTrainingReport]) -> tuple[float, float, float]:
+def _wider(
+    metric: str, found: PostTrainingReport, ends: Sequence[PostTrainingReport], others: Sequence[Other]
+) -> tuple[float, float, float]:
     """Value, low and high of a metric, widened by what it is where assumptions are otherwise, each independently."""
     value, low, high = _read(metric, found)
-    moved = np.log([_read(metric, one)[0] / value for one in ends] or [0.0])
-    down, up = (float(np.sqrt(np.square(np.maximum(sign * moved, 0.0)).sum())) for sign in (-1.0, 1.0))
-    down, up = (float(np.hypot(one, np.log(other))) for one, other in ((down, value / low), (up, high / value)))
+    down, up = float(np.log(value / low)), float(np.log(high / value))
+    for end, other in zip(ends, others, strict=True):
+        moved = float(np.log(_read(metric, end)[0] / value))
+        down = float(np.hypot(down, moved if other.both else min(moved, 0.0)))
+        up = float(np.hypot(up, moved if other.both else max(moved, 0.0)))
     return value, value * float(np.exp(-down)), value * float(np.exp(up))
 
 
@@ -133,7 +148,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if count is None:
         raise InputError("the number of devices is not stated", field="n_devices")
     cluster, wiring = place(device.accelerator, count, (row.text("hardware"), row.text("notes")), source)
-    others: list[dict[str, Any]] = []
+    others: list[Other] = []
     asked = _iteration(row, said, others)
     stated, searched = stated_plan(row, said)
     question = PostTrainingQuestion(
@@ -143,11 +158,11 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if dropped is not None:
         stated["rollout_collection"] = dropped.text
         said.append(str(dropped.told))
-        others.append({"collection": Roles.collection})
+        others.append(Other(words={"collection": Roles.collection}, both=False))
     question = replace(question, stated=stated)
     eager = reading("post_training_eager", program=row.text("rollout_engine"))
     if eager is not None and not re.search(r"cuda.?graph", row.text("notes"), re.IGNORECASE):
-        others.append({"graphs": False})
+        others.append(Other(words={"graphs": False}, both=False))
         said.append(str(eager.told))
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
@@ -165,7 +180,7 @@ def _job(row: Row) -> Workload:
     return Workload(seq_len=1, global_batch=1, precision=precision, framework=policy)
 
 
-def _iteration(row: Row, said: list[str], others: list[dict[str, Any]]) -> PostTraining:
+def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
     """What an iteration asked for; `others` gets the ends of what is assumed."""
     word = row.text("algorithm").strip()
     task = reading("post_training_task", words=word)
@@ -177,9 +192,8 @@ def _iteration(row: Row, said: list[str], others: list[dict[str, Any]]) -> PostT
         samples = round(usual.number)
         said.append(str(usual.told))
         if usual.number == GROUP[1]:
-            others += [
-                {"samples": one, "mini_batch": _mini_batch(row, one, (prompts or 0) * one)} for one in GROUP[::2]
-            ]
+            less = {"samples": GROUP[0], "mini_batch": _mini_batch(row, GROUP[0], (prompts or 0) * GROUP[0])}
+            others.append(Other(words=less))
     if prompts is None:
         raise InputError("how many prompts an iteration has is not stated", field="prompts_per_step")
     if samples is None:
@@ -194,7 +208,7 @@ def _iteration(row: Row, said: list[str], others: list[dict[str, Any]]) -> PostT
     )  # fmt: skip
 
 
-def _lengths(row: Row, said: list[str], others: list[dict[str, Any]]) -> tuple[float, float, int]:
+def _lengths(row: Row, said: list[str], others: list[Other]) -> tuple[float, float, int]:
     """Mean prompt, mean response and longest response of a row [token].
 
     Where only the longest is stated, the mean is a share of it, assumed between wide ends.
@@ -209,7 +223,7 @@ def _lengths(row: Row, said: list[str], others: list[dict[str, Any]]) -> tuple[f
         prompt = ends[1]
         said.append(f"prompts of {prompt:g} tokens on average (assumed), as the row states none")
         if not (mean is None and whole):
-            others += [{"prompt": ends[0]}, {"prompt": ends[2]}]
+            others.append(Other(words={"prompt": ends[0]}))
     if most is not None and re.search(r"response_tokens_max is the training maximum sequence", notes):
         most = max(1, round(most - prompt))
     if mean is None and whole is not None:
@@ -224,7 +238,7 @@ def _lengths(row: Row, said: list[str], others: list[dict[str, Any]]) -> tuple[f
             )
         shares = [constant(f"rollout.mean_share{end}") for end in (".low", "", ".high")]
         mean = shares[1] * most
-        others += [{"response": shares[0] * most}, {"response": shares[2] * most}]
+        others.append(Other(words={"response": shares[0] * most}))
         said.append(
             f"responses of {mean:,.0f} tokens on average (assumed: {shares[1]:.0%} of the limit, {shares[0]:.0%} to"
             f" {shares[2]:.0%} in the interval), as the row states the limit alone"
@@ -232,7 +246,7 @@ def _lengths(row: Row, said: list[str], others: list[dict[str, Any]]) -> tuple[f
     if most is None:
         most = round(4 * mean)
         said.append(f"responses of at most {most} tokens (assumed), as the row states no limit")
-    others += [{"response_cv": constant(f"rollout.response_cv.{end}")} for end in ("low", "high")]
+    others.append(Other(words={"response_cv": constant("rollout.response_cv.low")}))
     return prompt, mean, max(most, round(mean + 0.5))
 
 
