@@ -29,6 +29,9 @@ TEXTS = (
 )
 
 
+STREAMED = ("moe-gen", "moe-gen(processors_attend=0)", "moe-lens")
+
+
 def hosted(experts: int, top_k: int, tokens: list[float], **changes: Any) -> HostedLayer:
     t = np.array(tokens)
     told: dict[str, Any] = {
@@ -110,7 +113,7 @@ def served(text: str) -> Any:
     return engine(load("olmoe-1b-7b"), machine(cluster("1xA100-80GB-SXM")), made_)
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", TEXTS + STREAMED)
 def test_replays_end_every_request_as_the_slow_simulator_says(text: str) -> None:
     one = served(text)
     tables = one.tables(longest_prompt=1024, longest=1200)
