@@ -141,10 +141,10 @@ class NanoBatches(ServingTechnique):
         """How the parts share a device."""
         return self.sharing(instance)
 
-    @property
-    def parts(self) -> int:
-        """Parts of an iteration [1]."""
-        return max(2, self.replicas)
+    def fractions(self, steps: Any) -> tuple[float, ...]:
+        """Parts of an iteration, each as a share of its tokens [1]; `steps` prices them (`serving.step.StepModel`)."""
+        count = max(2, self.replicas)
+        return (1.0 / count,) * count
 
     @property
     def replicas(self) -> int:

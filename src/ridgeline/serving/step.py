@@ -6,6 +6,7 @@ of one prompt's chunk, P tokens cached before it. Between grid points tables are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -262,28 +263,28 @@ class StepModel:
 
     def _nano(self, tokens: Array, sequences: Array, n: Array, c: Array) -> NanoTables:
         """All parts of iterations that are cut, by what their kernels wait for."""
-        count = float(of(self.deployment, NanoBatches).parts)
-        halves, sampled = np.maximum(tokens / count, 1.0), np.maximum(sequences / count, 1.0)
-        compute, memory, network, _ = self._bound(halves)
-        head_compute, head_memory, head_network, _ = self._pieces.bound(sampled, "sequences")
-        half = np.maximum(n / count, 1.0)
-        decode = self._pieces.mixers("decode", (half, c), partial(self._tokens, half, c))
-        return NanoTables(
-            compute=compute.times(count), memory=memory.times(count), network=network.times(count),
-            head_compute=head_compute.times(count), head_memory=head_memory.times(count),
-            head_network=head_network.times(count), decode=decode.times(count),
-        )  # fmt: skip
+        total: list[Seconds] | None = None
+        for share, count in Counter(of(self.deployment, NanoBatches).fractions(self)).items():
+            sampled, some = np.maximum(sequences * share, 1.0), np.maximum(n * share, 1.0)
+            kernels = list(self.bound(np.maximum(tokens * share, 1.0)))[:3]
+            heads = list(self._pieces.bound(sampled, "sequences"))[:3]
+            decode = self._pieces.mixers("decode", (some, c), partial(self._tokens, some, c))
+            each = [one.times(float(count)) for one in (*kernels, *heads, decode)]
+            total = each if total is None else [one + other for one, other in zip(total, each, strict=True)]
+        assert total is not None
+        names = ("compute", "memory", "network", "head_compute", "head_memory", "head_network", "decode")
+        return NanoTables(**dict(zip(names, total, strict=True)))
 
     def _split(self, tokens: Array, sequences: Array) -> SplitTables:
         """Iterations by what each kernel waits for, and how long memory is busy in them."""
-        compute, memory, network, busy = self._bound(tokens)
+        compute, memory, network, busy = self.bound(tokens)
         head_compute, head_memory, head_network, head_busy = self._pieces.bound(sequences, "sequences")
         return SplitTables(
             compute=compute, memory=memory, network=network, busy=busy, head_compute=head_compute,
             head_memory=head_memory, head_network=head_network, head_busy=head_busy,
         )  # fmt: skip
 
-    def _bound(self, tokens: Array) -> Iterator[Seconds]:
+    def bound(self, tokens: Array) -> Iterator[Seconds]:
         """Kernels over T tokens by what they wait for, and memory's busy time, (3, T) as in `NanoTables` [s]."""
         together = tokens * self.deployment.dp
         rows = (
