@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import Any, ClassVar
 
 from ridgeline.seams.serving import Instance
@@ -13,6 +14,7 @@ from ridgeline.seams.technique import param
 from ridgeline.techniques.overlaps.nano_batches import NanoFlow
 
 _KEPT = 8  # splits of the first stage whose shares the second looks for
+_SIZES = 64  # of a first part that are compared
 _STEPS = 4  # shares of a kernel below the one with which it keeps its resource busy
 
 
@@ -73,9 +75,11 @@ class NanoSearch(NanoFlow):
         return f"nano-batches as searched for {self.tokens:,} tokens"
 
     def splits(self) -> Iterator[tuple[int, ...]]:
-        """Sizes of the nano-batches that are compared [token]."""
-        for first in range(self.step, self.tokens // 2 + 1, self.step):
+        """Sizes of the nano-batches that are compared [token]: halves, and of others so many at most."""
+        stride = self.step * max(1, ceil(self.tokens / (2 * self.step * _SIZES)))
+        for first in range(stride, (self.tokens + 1) // 2, stride):
             yield first, self.tokens - first
+        yield self.tokens // 2, self.tokens - self.tokens // 2
         for count in range(3, self.most + 1):
             if self.tokens % (count * self.step) == 0:
                 yield (self.tokens // count,) * count
