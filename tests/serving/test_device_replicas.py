@@ -41,6 +41,53 @@ def test_a_process_waits_for_its_kernels_and_its_host_or_for_the_busiest_resourc
     assert overlapped_s(2e-3, 1e-3, 1e-3, overlap=four) == pytest.approx(1e-3 + 1e-2)  # one's chain and host
 
 
+def shared_s(count: int, layers: int, work: tuple[float, float, float], memory_sms: float) -> float:
+    """A step of `count` processes by events, each a host's turn, then kernels of memory and products layer by layer.
+
+    Kernels that wait for memory share its rate, and hold their part of the multiprocessors while any runs; products
+    share what is left. `work` is one process's compute, memory and host [s]; mean time of a step once they have spread.
+    """
+    compute, memory, host = work
+    cycle = [("host", host), *[("memory", memory / layers), ("compute", compute / layers)] * layers]
+    place, left = [0] * count, [host * (one + 1) / count for one in range(count)]
+    now, done, began = 0.0, 0, 0.0
+    while done < 220 * count:
+        busy = [cycle[at][0] for at in place]
+        rates = {
+            "host": 1.0, "memory": 1.0 / max(busy.count("memory"), 1),
+            "compute": (1.0 - memory_sms * ("memory" in busy)) / max(busy.count("compute"), 1),
+        }  # fmt: skip
+        step = min(amount / rates[kind] for amount, kind in zip(left, busy, strict=True))
+        now += step
+        for one, kind in enumerate(busy):
+            left[one] -= step * rates[kind]
+            if left[one] < 1e-12:
+                place[one] = (place[one] + 1) % len(cycle)
+                left[one] = cycle[place[one]][1]
+                done += place[one] == 0
+                began = now if done == 20 * count and place[one] == 0 else began
+    return (now - began) / 200.0
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("work", [(2.0, 3.0, 6.0), (1.0, 4.0, 0.5), (3.0, 1.0, 1.0), (1.0, 1.0, 9.0), (0.5, 6.0, 5.0)])
+def test_processes_that_share_a_device_take_no_less_and_little_more(
+    count: int, work: tuple[float, float, float]
+) -> None:
+    """The bound leaves out that products beside memory's kernels are slowed, and that processes meet at random."""
+    compute, memory, host = work
+    how = Overlap(memory_sms=0.5, link_sms=0.1, chain=1.0 / count, chain_step_s=host)
+    bound = float(overlapped_s(count * compute, count * memory, 0.0, overlap=how))
+    assert bound * 0.99 <= shared_s(count, 12, work, 0.5) <= 1.4 * bound
+
+
+@pytest.mark.parametrize(("slower", "batch"), [(2.0, 96), (4.0, 256)])
+def test_the_knee_of_a_small_model_is_where_its_authors_replicate(slower: float, batch: int) -> None:
+    """OPT-1.3B: the batches of their replicas (96 and 256), at two and four times the step of 32 sequences."""
+    one, tables = served(f"device-replicas(count=2,knee=0.1,slower={slower},context=256)", max_seqs=1024)
+    assert float(one.rule(tables)["max_seqs"]) == 2.0 * batch
+
+
 def test_four_replicas_hold_four_copies_and_capture_graphs_of_their_parts() -> None:
     """OPT-1.3B has 2.6 GB of weights; graphs of up to 256 sequences each hold 1,024 in all."""
     (one, plain), (four, many) = served(), served("device-replicas(count=4)", max_seqs=512)
