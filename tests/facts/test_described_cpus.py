@@ -50,6 +50,26 @@ def test_what_is_told_stands_before_the_family(
     assert one.peak["fp32"].value == pytest.approx(cores * clock_ghz * 1e9 * fp32_a_cycle)
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "Xeon E5 v4"),  # four channels, not the eight of any Xeon
+        ("Intel® Xeon® Processor E5-2699A v4", "Xeon E5 v4"),
+        ("Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "Xeon Skylake-SP"),
+        ("Intel(R) Xeon(R) W-2145 CPU @ 3.70GHz", "Xeon W-2200"),
+        ("Intel(R) Xeon(R) CPU Max 9480", "Xeon Max"),
+        ("Intel(R) Core(TM) Ultra 7 155H", "Core Ultra 100"),
+        ("12th Gen Intel(R) Core(TM) i7-12700K", "Core of the 12th generation"),
+        ("Intel(R) Processor N100", "Intel N-series"),
+        ("AMD Ryzen™ 7 1700", "Ryzen 1000 and 2000"),
+    ],
+)
+def test_names_are_read_as_makers_and_operating_systems_write_them(name: str, family: str) -> None:
+    row = family_of(name)
+    assert row is not None
+    assert row["name"] == family
+
+
 def test_nothing_told_is_no_processor() -> None:
     assert described_cpu("quux") is None
     with pytest.raises(UnknownNameError, match="or say what it is"):
@@ -80,7 +100,8 @@ def test_families_are_near_the_processors_of_the_table() -> None:
 def test_rows_are_whole(row: store.TableRow) -> None:
     re.compile(row["words"])
     assert store.source(row["source"]).title
-    assert row["evidence"] == "assumed"
+    assert row["evidence"] in {"datasheet", "assumed"}  # of memory and instructions; cores and clock are chosen
+    assert row["conditions"]
     assert int(row["cores"]) > 0
     assert float(row["clock_ghz"]) > 0
     assert row["units"] in {unit["name"] for unit in store.read_tsv("cpu_units.tsv")}

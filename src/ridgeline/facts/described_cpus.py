@@ -20,6 +20,7 @@ _LIMITS = {
 _SPEEDS = {"DDR3": 1600.0, "DDR4": 3200.0, "DDR5": 4800.0, "LPDDR4": 4267.0, "LPDDR5": 6400.0}  # where none is said
 _COUNTED = {"single": 1, "dual": 2, "quad": 4, "six": 6, "hexa": 6, "eight": 8, "octa": 8, "twelve": 12}
 _USUAL_CLOCK_GHZ, _USUAL_UNITS = 2.5, "avx2"  # assumed of a processor of which nobody says more
+_MARKS = re.compile(r"\((?:r|tm)\)|[®™]|\b(?:cpu|processor)\b", re.IGNORECASE)  # between the words of a name
 _CORES_A_CHANNEL = 6  # assumed, both ways: 4 to 12 among the processors of cpus.tsv with DDR
 
 
@@ -89,8 +90,13 @@ def families() -> tuple[store.TableRow, ...]:
 
 
 def family_of(text: str) -> store.TableRow | None:
-    """The family whose members are named like that, None where none is."""
-    return next((row for row in families() if re.search(row["words"], text, re.IGNORECASE)), None)
+    """The family whose members are named like that, as makers and operating systems write names; None where none is.
+
+    >>> family_of("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz")["name"]
+    'Xeon E5 v4'
+    """
+    name = _MARKS.sub(" ", text)
+    return next((row for row in families() if re.search(row["words"], name, re.IGNORECASE)), None)
 
 
 def described_cpu(text: str, more: str = "") -> Cpu | None:
