@@ -19,7 +19,9 @@ from ridgeline.errors import PlanError
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.host_experts import HostExperts as HostExperts
+from ridgeline.seams.nano_batches import NanoBatches as NanoBatches
 from ridgeline.seams.registry import listed
+from ridgeline.seams.serving_technique import WHOLE_STEP
 from ridgeline.seams.serving_technique import Instance as Instance
 from ridgeline.seams.serving_technique import ServingTechnique as ServingTechnique
 from ridgeline.seams.speculation import Speculation as Speculation
@@ -86,9 +88,6 @@ class Preemption(ServingTechnique):
     quality: ClassVar[Fact | None] = EXACT
 
 
-_ALL = frozenset({"iterations", "cache", "contexts", "stages"})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Adapters(ServingTechnique):
     """Adapters of a model that requests ask for; neutral: none."""
@@ -115,46 +114,9 @@ class Partition(ServingTechnique):
 
     family: ClassVar[str] = "partitions"
     quality: ClassVar[Fact | None] = EXACT
-    owns: ClassVar[frozenset[str]] = _ALL | {
+    owns: ClassVar[frozenset[str]] = WHOLE_STEP | {
         "adapters", "attention ranks", "roles", "host copies", "polling", "urgency", "kernels"
     }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class NanoBatches(ServingTechnique):
-    """Iterations cut in parts whose kernels overlap; neutral: none is.
-
-    With `links_only` the exchange of one part alone runs beside the other's kernels. An instance that is `replicas`
-    processes on one device holds as many copies of the weights and captures graphs for its part of the sequences.
-    """
-
-    family: ClassVar[str] = "overlaps"
-    quality: ClassVar[Fact | None] = EXACT
-    owns: ClassVar[frozenset[str]] = _ALL | {"adapters"}
-    links_only: ClassVar[bool] = False
-
-    def sharing(self, instance: Instance) -> Mapping[str, float]:
-        """How the parts share a device: numbers of the clock's rule."""
-        return {}
-
-    def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
-        """How the parts share a device."""
-        return self.sharing(instance)
-
-    def fractions(self, steps: Any) -> tuple[float, ...]:
-        """Parts of an iteration, each as a share of its tokens [1]; `steps` prices them (`serving.step.StepModel`)."""
-        count = max(2, self.replicas)
-        return (1.0 / count,) * count
-
-    @property
-    def replicas(self) -> int:
-        """Processes on one device that serve as one instance [1]."""
-        return 1
-
-    tokens: int = param(
-        0, "tokens", "iterations of so many tokens a rank are cut in two nano-batches whose kernels overlap",
-        high=10_000_000, word="nano_tokens",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +198,7 @@ class RemoteKV(ServingTechnique):
     owe_share: float | None = param(
         None, "1", "blocks that one owes, as a share of its own; any", low=0.01, high=1e4, word="owe_share"
     )
-    owns: ClassVar[frozenset[str]] = _ALL | {
+    owns: ClassVar[frozenset[str]] = WHOLE_STEP | {
         "adapters", "attention ranks", "roles", "host copies", "prefixes", "polling", "urgency"
     }  # fmt: skip
     forgets_prefixes: ClassVar[bool] = True
@@ -249,7 +211,7 @@ class ElasticParallel(ServingTechnique):
 
     family: ClassVar[str] = "elastic_parallel"
     quality: ClassVar[Fact | None] = EXACT
-    owns: ClassVar[frozenset[str]] = _ALL | {"attention ranks", "roles", "prefixes", "polling"}
+    owns: ClassVar[frozenset[str]] = WHOLE_STEP | {"attention ranks", "roles", "prefixes", "polling"}
     forgets_prefixes: ClassVar[bool] = True
     between: ClassVar[bool] = True
 

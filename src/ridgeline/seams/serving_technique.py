@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ridgeline.graph.model import Model
     from ridgeline.seams.setting import Setting
 
+WHOLE_STEP = frozenset({"iterations", "cache", "contexts", "stages"})
+"""Slots of what changes an iteration as a whole."""
+
 
 class Instance(Protocol):
     """One engine of a deployment, as techniques see it (`serving.engine.Engine`)."""

@@ -19,7 +19,7 @@ _STEPS = 4  # shares of a kernel below the one with which it keeps its resource 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class SharedSpan:
     """`seconds` [s] in which products, memory's kernels and links hold so many of the multiprocessors [1]."""
 
     seconds: float
@@ -121,7 +121,7 @@ def _found(one: NanoSearch, steps: Any) -> tuple[tuple[int, ...], float, tuple[f
 
 def schedule(
     work_s: tuple[float, float, float], knees: tuple[float, float], parts: int
-) -> tuple[float, tuple[Phase, ...]]:
+) -> tuple[float, tuple[SharedSpan, ...]]:
     """The least time of kernels that share a device, and who holds which multiprocessors meanwhile [s].
 
     minimise sum t_i  with  sum t_i v_ik >= w_k,  v = (r_c, min(1, r_m / s_m), min(1, r_n / s_n)),  r_c + r_m + r_n <= 1
@@ -157,7 +157,7 @@ def schedule(
     found = draft.solve()
     assert found is not None
     taken = [
-        Phase(seconds=float(value), compute=shares[0], memory=shares[1], network=shares[2])
+        SharedSpan(seconds=float(value), compute=shares[0], memory=shares[1], network=shares[2])
         for shares, value in zip(known, found.values, strict=True)
         if value > 1e-12
     ]
