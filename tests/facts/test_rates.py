@@ -100,7 +100,7 @@ def test_power_goes_with_the_cube_of_the_clock() -> None:
 
 @pytest.mark.parametrize("key", ["matrix.bf16", "matrix.fp16", "matrix.fp32"])
 def test_power_brings_each_device_nearer_to_what_the_rest_say(key: str) -> None:
-    """Each measured device left out in turn: the median error of the rest's shares falls by a quarter at least."""
+    """Each measured device left out in turn: the median error of the rest's shares falls by a fifth at least."""
     measured = rates._shares(key)
     watts = {name: rates._watts_a_flop(accelerator(name), key) for name in measured}
     errors: dict[bool, list[float]] = {True: [], False: []}
@@ -110,7 +110,7 @@ def test_power_brings_each_device_nearer_to_what_the_rest_say(key: str) -> None:
         for powered, found in errors.items():
             moved = [measured[a] * (power_clock(watts[name], watts[a]) if powered else 1.0) for a in lenders]
             found.append(abs(min(1.0, median(moved)) / share - 1))
-    assert median(errors[True]) < 0.75 * median(errors[False])
+    assert median(errors[True]) < 0.8 * median(errors[False])
 
 
 def test_kin_lend_what_was_measured_on_them_and_nobody_lends_to_oneself() -> None:

@@ -304,3 +304,12 @@ def test_kernels_that_a_note_names_follow_a_release() -> None:
     assert read_served(row(note="AWQ GEMV kernels", **cells)).deployment.version == "0.1.6 gemv"
     assert read_served(row(note="AWQ GEMM kernels", **cells)).deployment.version == "0.1.6"
     assert read_served(row(note="AWQ GEMV kernels", **{**cells, "engine": "vLLM"})).deployment.version == "0.1.6"
+
+
+@pytest.mark.parametrize(
+    ("cell", "engine", "weights"),
+    [("MLX q4", "MLX-LM", "q4_0"), ("MLX q4 g32", "MLX-LM", "q4_1"), ("mlx q8", "MLX-LM", "q8_0"),
+     ("Q8_K_XL", "llama.cpp", "q8_0"), ("UD-Q2_K_XL", "llama.cpp", "q2_k"), ("UD-Q4_K_XL", "llama.cpp", "q4_k")],
+)  # fmt: skip
+def test_formats_are_read_by_the_words_of_those_who_publish_files(cell: str, engine: str, weights: str) -> None:
+    assert read_served(row(precision_weights=cell, engine=engine)).deployment.weights == weights

@@ -66,7 +66,7 @@ def power_clock(watts_a_flop: float, lenders: float) -> float:
 
     Dynamic power goes with the cube of the clock, so what the power limit leaves goes with the cube root of watts a
     FLOP/s; 1 where either is not known (0). Each measured device left out, with and without this (medians): bf16
-    5.2 and 7.9 %, fp16 1.8 and 12.7 %, fp32 5.8 and 17.5 %, fp8 5.1 and 5.4 %. Evidence: derived.
+    5.9 and 7.6 %, fp16 1.8 and 12.7 %, fp32 5.8 and 17.5 %, fp8 5.1 and 5.4 %. Evidence: derived.
     """
     return (watts_a_flop / lenders) ** (1.0 / 3.0) if watts_a_flop > 0 and lenders > 0 else 1.0
 
