@@ -30,7 +30,7 @@ NeMo-Aligner, AReaL, a table of verl runs), answered by the function behind `pre
 `rl-sealed.tsv` (verl's documentation and issues, OpenRLHF), which were scored once, when none was answered, and since
 then serve to find mechanisms. *First* are the answers before anything was mended for them, of which 37 rows had one;
 *now* are those of this commit. Nothing is fitted to a row. A row that states the mean length of its responses is told
-apart from one that states their limit alone, whose mean is assumed to be a quarter of it (8 % to 78 % in the interval).
+apart from one that states their limit alone, whose mean may be anything between 250 tokens and the limit.
 Written by `bench_post_training.py`.
 
 ## Errors

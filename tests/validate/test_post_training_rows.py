@@ -64,8 +64,8 @@ def test_what_a_row_leaves_open_is_assumed_and_widens_its_interval() -> None:
     assert group["predicted"] == pytest.approx(stated["predicted"])  # 8 responses a prompt, as the row had
     width = [one["high"] / one["low"] for one in (stated, group, limit)]
     assert width[0] < width[1] < width[2]
-    assert any("500 tokens on average (assumed: 25% of the limit" in text for text in limit["assumptions"])
-    assert limit["predicted"] == pytest.approx(stated["predicted"])  # a quarter of 2,000 tokens
+    assert any("707 tokens on average (assumed: between 250 and the limit" in text for text in limit["assumptions"])
+    assert limit["predicted"] > stated["predicted"]  # of the root of 250 * 2,000 tokens, not 500
     words = [one.words for one in read_job(row(), machines()).others]
     assert words == [{"response_cv": 0.6}, {"graphs": False}]
 

@@ -211,7 +211,7 @@ def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
 def _lengths(row: Row, said: list[str], others: list[Other]) -> tuple[float, float, int]:
     """Mean prompt, mean response and longest response of a row [token].
 
-    Where only the longest is stated, the mean is a share of it, assumed between wide ends.
+    Where only the longest is stated, the logarithm of the mean lies anywhere between those of a short answer and of it.
     """
     cell, notes = row.text("prompt_tokens").strip(), row.text("notes")
     whole = re.search(r"mean sequence \(prompt \+ answer\) ([\d.]+)", notes)
@@ -236,12 +236,12 @@ def _lengths(row: Row, said: list[str], others: list[Other]) -> tuple[float, flo
             raise InputError(
                 "neither the mean length of responses nor their limit is stated", field="response_tokens_mean"
             )
-        shares = [constant(f"rollout.mean_share{end}") for end in (".low", "", ".high")]
-        mean = shares[1] * most
-        others.append(Other(words={"response": shares[0] * most}))
+        least = min(constant("rollout.least_mean"), 0.25 * most)
+        mean, low = float(np.sqrt(least * most)), least * (most / least) ** 0.1
+        others.append(Other(words={"response": low}))
         said.append(
-            f"responses of {mean:,.0f} tokens on average (assumed: {shares[1]:.0%} of the limit, {shares[0]:.0%} to"
-            f" {shares[2]:.0%} in the interval), as the row states the limit alone"
+            f"responses of {mean:,.0f} tokens on average (assumed: between {least:.0f} and the limit on a logarithmic"
+            f" scale, {low:,.0f} to {mean * mean / low:,.0f} in the interval), as the row states the limit alone"
         )
     if most is None:
         most = round(4 * mean)
