@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cost.host import Disk, Kernel, Processors, copy_s, disk, experts_touched, products_s
+from ridgeline.cost.host import Disk, Kernel, Processors, copy_s, disk, experts_touched, pageable_bytes_per_s, products_s
 from ridgeline.facts.cpus import cpu, cpu_constant, cpu_constants
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
@@ -21,7 +21,7 @@ TWO = Processors(cpu=XEON, sockets=2, cores=64, memory_bytes_per_s=614.4e9)
 
 def test_every_constant_has_source_evidence_and_unit() -> None:
     table = cpu_constants()
-    assert len(table) == 42
+    assert len(table) == 43
     assert {fact.unit for fact in table.values()} == {"1", "s", "byte", "byte/s"}
     assert all(fact.source and fact.conditions for fact in table.values())
     assert table["stream.ddr"].evidence is Evidence.MEASURED
@@ -50,6 +50,11 @@ def test_a_phone_reads_at_the_share_of_its_memory() -> None:
     assert host.stream_bytes_per_s == pytest.approx(0.68 * 85.3e9)
 
 
+def test_one_core_stages_copies_from_memory_that_is_not_pinned() -> None:
+    assert pageable_bytes_per_s(13e9) == pytest.approx(6.5e9)
+    assert pageable_bytes_per_s(1e6) == pytest.approx(1e6, rel=1e-3)
+
+
 def test_product_rates_by_kernel() -> None:
     clock_cores = 32 * 2.2e9
     assert ONE.flop_per_s(Kernel.AMX_BF16) == pytest.approx(0.145 * 72.09e12)  # half of 21 TFLOP/s
@@ -57,7 +62,10 @@ def test_product_rates_by_kernel() -> None:
     assert ONE.flop_per_s(Kernel.LLAMAFILE) == pytest.approx(0.86 * 32 * clock_cores)
     assert ONE.flop_per_s(Kernel.LLAMA_CPP) == pytest.approx(0.47 * 32 * clock_cores)
     assert ONE.flop_per_s(Kernel.CODEBOOK) == pytest.approx(0.195 * 32 * clock_cores)
+    assert ONE.flop_per_s(Kernel.REPACKED) == pytest.approx(0.44 * 4 * 64 * clock_cores, rel=1e-3)
     assert ONE.flop_per_s(Kernel.VECTOR) == pytest.approx(0.31 * 32 * clock_cores)
+    old = Processors(cpu=cpu("EPYC 7763"), sockets=1, cores=64, memory_bytes_per_s=204.8e9)  # no products of 8 bits
+    assert old.flop_per_s(Kernel.REPACKED) == pytest.approx(0.54 * 64 * 64 * old.cpu.clock_hz, rel=1e-3)
     plain = Processors(cpu=cpu("Skylake"), sockets=1, cores=24, memory_bytes_per_s=128e9)
     assert plain.flop_per_s(Kernel.AMX_INT8) == plain.flop_per_s(Kernel.VECTOR) == pytest.approx(0.71 * 3.226e12)
 

@@ -13,6 +13,7 @@ import numpy as np
 from ridgeline.facts.cpus import Cpu, cpu_constant
 from ridgeline.lower.work import Number
 
+_DOT = 4.0  # products of 8 bits for one of 32 where an instruction sums four of them
 _WIDE_MATRIX = 8.0  # AMX does eight times the operations of AVX-512 in a cycle (units of data/cpus.tsv)
 
 
@@ -24,7 +25,8 @@ class Kernel(Enum):
     VECTOR = "vector"  # weights of any format widened to vectors of 32 bits
     LLAMAFILE = "llamafile"  # K-quants multiplied in blocks with AVX2
     LLAMA_CPP = "llama.cpp"  # dot products of quantised rows
-    CODEBOOK = "llama.cpp.codebook"  # the same of rows whose values are looked up (IQ formats)
+    CODEBOOK = "llama.cpp.codebook"  # the same of rows whose values are looked up (IQ1 to IQ3)
+    REPACKED = "ik.llama.cpp"  # several rows at a time, widened to 8 bits before a product of many tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,11 @@ class Processors:
         if kernel in (Kernel.LLAMAFILE, Kernel.LLAMA_CPP, Kernel.CODEBOOK):
             narrow = min(vector, self.cores * self.cpu.clock_hz * cpu_constant("avx2.operations"))
             return narrow * cpu_constant(f"product.{kernel.value}")
+        if kernel is Kernel.REPACKED:
+            bytewise = self.cpu.peak_flop_per_s("int8") * share
+            if bytewise < _DOT * vector:
+                return bytewise * cpu_constant(f"product.{kernel.value}.pairs")
+            return _DOT * vector * cpu_constant(f"product.{kernel.value}.dot")  # no tiles
         wide = self.cpu.peak.get("bf16")
         if wide is None:
             return vector * cpu_constant("product.vector")
@@ -110,6 +117,11 @@ def copy_s(host: Processors, size_bytes: Number) -> Number:
     (2 + 1 / sockets) bytes / stream of one socket: what is written is fetched first, and a part is read there.
     """
     return (2.0 + 1.0 / host.sockets) * size_bytes * host.sockets / replace(host, numa_aware=True).stream_bytes_per_s
+
+
+def pageable_bytes_per_s(link_bytes_per_s: float) -> float:
+    """A copy over a host link from memory that is not pinned [byte/s]: one core stages it, 1 / (1 / link + 1 / core)."""
+    return 1.0 / (1.0 / link_bytes_per_s + 1.0 / cpu_constant("core.bytes_per_s"))
 
 
 def experts_touched(experts: Number, top_k: Number, tokens: Number) -> Number:

@@ -44,13 +44,13 @@ def decode(hybrid: Hybrid, sequences: float, context: float) -> HybridParts:
     return hybrid_step(hybrid, rows)
 
 
-def prefill(hybrid: Hybrid, sequences: float, tokens: float) -> HybridParts:
-    """Prompts of `tokens` each of N sequences, chunk after chunk [s]."""
+def prefill(hybrid: Hybrid, sequences: float, tokens: float, cached: float = 0.0) -> HybridParts:
+    """Prompts of `tokens` each of N sequences after `cached` tokens, chunk after chunk [s]."""
     each = max(1.0, tokens)
     chunk = max(1.0, min(float(hybrid.habits.chunk) / sequences, each))
     starts = np.arange(0.0, each, chunk)
     sizes = np.minimum(chunk, each - starts)
-    rows = Rows(tokens=sizes * sequences, sequences=float(sequences), context=starts, prompt=True)
+    rows = Rows(tokens=sizes * sequences, sequences=float(sequences), context=cached + starts, prompt=True)
     return hybrid_step(hybrid, rows).summed()
 
 
@@ -150,7 +150,8 @@ def _expert_layer(
         return parts(rows, device=rest + inside, total=rest + inside)
     each = expert_params(piece) * hybrid.weight_bytes
     touched = np.asarray(experts_touched(piece.count, piece.top_k, rows.tokens)) * (1.0 - uses)
-    if rows.prompt and hybrid.habits.lends and float(np.min(rows.tokens)) >= hybrid.habits.streams:
+    each_expert = piece.top_k / piece.count if hybrid.habits.counts_uses else 1.0
+    if rows.prompt and hybrid.habits.lends and float(np.min(rows.tokens)) * each_expert >= hybrid.habits.streams:
         device = rest + device_experts_s(hybrid, kind, rows, 1.0)
         return parts(rows, device=device, link=touched * each / rate, total=device + touched * each / rate)
     if long:

@@ -120,8 +120,8 @@ class Habits:
     tokens take cross the link, `fetches` that experts are fetched where that is sooner than computing them. `streams`
     is the most tokens [token] of a prompt whose host layers stay there (0 all), `chunk` the most of one pass over a
     prompt. With `lends` products of so many tokens run on the device even of experts that are placed on the host, whose
-    weights are copied there. `widened_bytes` [byte] is what memory of the device moves to widen a packed weight to 16
-    bits before a product of 16 bits. A cache beside the device is copied to pinned memory on its way (`relay`), or
+    weights are copied there; with `counts_uses` an expert's own tokens are counted. `widened_bytes` [byte] is what
+    memory of the device moves to widen a packed weight to 16 bits before a product of 16 bits. A cache beside the device is copied to pinned memory on its way (`relay`), or
     attended by the processors in 32 bits (`attends`); weights on disk are `mapped` files or read ahead.
     """
 
@@ -137,6 +137,7 @@ class Habits:
     streams: int = 0
     chunk: int = 8192
     lends: bool = False
+    counts_uses: bool = False
     widened_bytes: float = 0.0
     relay: bool = False
     attends: bool = False
@@ -164,6 +165,7 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ),
     (r"flexgen", Habits(prefetch=True, touched=False, widened_bytes=_PASSES_WIDENED, relay=True, mapped=True)),
     (r"vllm", Habits(loop="vLLM", touched=False, launches="graph")),
+    (r"ik_llama", replace(_LLAMA_CPP, kernel=Kernel.REPACKED)),
     (r"powerinfer|llama|ollama", _LLAMA_CPP),
 )
 """Habits by the words of an engine. Sources: kt-kernel python/cli/commands/run.py (threshold 4096 tokens) and
@@ -179,6 +181,7 @@ pytorch_backend.py (general_copy: pin_memory as a relay; open_memmap); MoE-Infin
 
 _PLAIN = Habits()
 _FIRST_AMX = (0, 3)  # KTransformers 0.3 brought its own kernels
+_FIRST_USES = 3743  # ik_llama.cpp of pull request 520 counts tokens of an expert before it copies it to a device
 
 
 def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units: bool = False) -> Habits:
@@ -189,6 +192,9 @@ def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units
     Threads of all sockets write these layouts, each into memory beside it (its operators/amx/moe.hpp, load_weights).
     """
     found = next((habits for pattern, habits in HABITS if re.search(pattern, engine, re.IGNORECASE)), _PLAIN)
+    build = re.search(r"\((\d{4,5})\)", version)
+    if found.kernel is Kernel.REPACKED and build and int(build[1]) >= _FIRST_USES:
+        return replace(found, counts_uses=True)
     kt = re.search(r"ktransformers|kt-?kernel", engine, re.IGNORECASE) is not None
     if not (kt and matrix_units) or _release(version) < _FIRST_AMX:
         return found

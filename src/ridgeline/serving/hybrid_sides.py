@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.host import experts_touched, products_s
+from ridgeline.cost.host import experts_touched, pageable_bytes_per_s, products_s
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
 from ridgeline.cost.served_compressed import hyper_connected
@@ -205,15 +205,12 @@ def host_experts_s(hybrid: Hybrid, piece: Experts, tokens: Array, uses: float, a
 
 
 def link_bytes_per_s(hybrid: Hybrid) -> float:
-    """Host links as the engine copies over them [byte/s]: of all devices together, or of one where they take turns.
-
-    Copies from pageable memory are staged by one core: 1 / (1 / link + 1 / core).
-    """
+    """Host links as the engine copies over them [byte/s]: of all devices together, or of one where they take turns."""
     assert hybrid.machine is not None
     link = hybrid.machine.cluster.accelerator.host_bytes_per_s or hybrid.machine.cluster.host.device_bytes_per_s
     rate = link * constant("efficiency.pcie.ring")
     if not hybrid.habits.pinned:
-        rate = 1.0 / (1.0 / rate + 1.0 / cpu_constant("core.bytes_per_s"))
+        rate = pageable_bytes_per_s(rate)
     in_turn = hybrid.placement.technique is OffloadMethod.LAYERS or hybrid.habits.modules
     return rate if in_turn else rate * max(1, hybrid.devices)
 

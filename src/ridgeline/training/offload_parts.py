@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ridgeline.cost.host import pageable_bytes_per_s
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.cpus import cpu_constants
 from ridgeline.facts.mechanisms import constant
@@ -27,13 +28,12 @@ def lane_rates(machine: Machine, found: Sequence[TierOffload] = ()) -> LaneRates
     """What one rank gets of its host's links, drives and memory [byte/s]: equal shares of what ranks have in common.
 
     Drives write at the usual share of their read rate where that is not told. Source: row drive.write_share of the
-    mechanism table, rows core.bytes_per_s and, where a technique of those `found` moves memory that is not pinned,
-    copy.pageable of that of processors.
+    mechanism table; where a technique of those `found` moves memory that is not pinned, one core stages the copies.
     """
     host, device, ranks = machine.cluster.host, machine.device, machine.host_ranks
-    link = machine.host_link_bytes_per_s * (
-        1.0 if all(one.pinned() for one in found) else cpu_constants()["copy.pageable"].value
-    )
+    link = machine.host_link_bytes_per_s
+    if not all(one.pinned() for one in found):
+        link = pageable_bytes_per_s(link)
     write = host.nvme_write_bytes_per_s or host.nvme_bytes_per_s * constant("drive.write_share")
     return LaneRates(
         upload=link, download=link, read=host.nvme_bytes_per_s / ranks, write=write / ranks,

@@ -125,8 +125,12 @@ def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
     pass_tokens = re.search(r"\b(?:ubatch|-ub)[ =](\d{2,6})", f"{row.text('placement')} {row.text('note')}")
     if pass_tokens:
         habits = replace(habits, chunk=int(pass_tokens[1]))
-    if habits.kernel is Kernel.LLAMA_CPP and row.text("precision_weights").casefold().startswith("iq"):
+    if habits.kernel is Kernel.LLAMA_CPP and re.match(r"iq[1-3]_", row.text("precision_weights"), re.IGNORECASE):
         habits = replace(habits, kernel=Kernel.CODEBOOK)
+    if re.search(r"\bno[- ]mmap\b", f"{row.text('placement')} {row.text('note')}", re.IGNORECASE):
+        habits = replace(habits, pinned=True)  # weights lie in pinned memory where the file is not mapped
+    if re.search(r"(?:^|\s)-rtr\b", row.text("note")):
+        habits = replace(habits, lends=False, streams=0)  # rows laid out for processors: no device multiplies them
     if job.layerwise_prefill and not re.search(r"long prompt", row.text("technique"), re.IGNORECASE):
         habits = replace(habits, streams=LAYERWISE_FROM)
     return habits
@@ -212,7 +216,8 @@ def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridPart
     batch, output = found.batch, found.output_tokens
     metric = job.metric
     if metric in ("prefill_rate", "ttft"):
-        first = prefill(found.hybrid, batch, found.prompt_tokens)
+        before = float(job.context_tokens or 0) if job.prompt_tokens is not None else 0.0
+        first = prefill(found.hybrid, batch, found.prompt_tokens, before)
         seconds = float(first.total.sum())
         return (
             (batch * found.prompt_tokens / seconds, True, first)

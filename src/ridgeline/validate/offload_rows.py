@@ -208,6 +208,13 @@ def _placed(text: str, technique: OffloadMethod, model: Model, weight_bytes: flo
     kept = re.search(r"n[-_]cpu[-_]moe[ =]+(\d{1,4})", text, re.IGNORECASE)
     if technique is OffloadMethod.COMPUTED and kept and int(kept[1]) > 0:
         return max(0.0, 1.0 - int(kept[1]) / layers), "experts"
+    if technique is OffloadMethod.COMPUTED:
+        away = re.search(r"\b(\d{1,4}) ?- ?(\d{1,4}) on (?:the )?CPU", text, re.IGNORECASE)
+        if away and int(away[1]) <= int(away[2]) < layers:
+            return 1.0 - (int(away[2]) - int(away[1]) + 1) / layers, "experts"
+        whole_layers = re.search(r"\b(\d{1,4}) (?:ffn|expert) layers on (?:the )?GPU", text, re.IGNORECASE)
+        if whole_layers:
+            return min(1.0, int(whole_layers[1]) / layers), "experts"
     if technique is OffloadMethod.LAYERS:
         count = re.search(r"\bngl[ =]+(\d{1,4})(?: of (\d{1,4}))?", text, re.IGNORECASE)
         if count:
