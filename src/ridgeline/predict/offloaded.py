@@ -21,7 +21,7 @@ from ridgeline.seams.serving import instance_devices
 from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_model import Hybrid
-from ridgeline.serving.hybrid_placement import HABITS, DeviceOrder, HostPlacement, OffloadMethod, habits_of
+from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod, habits_of, offload_program
 from ridgeline.serving.hybrid_sides import HybridParts, band
 from ridgeline.serving.streamed_costs import GPU, WEIGHTS
 from ridgeline.serving.streamed_fill import filled
@@ -81,7 +81,7 @@ def offloaded(
     """
     technique = asked.technique
     name = asked.engine or _ENGINES.get(technique, "llama.cpp")
-    if not any(re.search(pattern, name, re.IGNORECASE) for pattern, _ in HABITS):
+    if offload_program(name) is None:
         raise InputError(f"'{name}' is not known to keep weights in host memory; known: {_KNOWN}", field="--engine")
     _check_parts(model, technique)
     deployment, why = with_formats(deployment, model, cluster)

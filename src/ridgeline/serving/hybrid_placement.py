@@ -6,13 +6,15 @@ Shape letters: E experts, k experts that a token takes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import cache
 
 import numpy as np
 
 from ridgeline.cost.host import Kernel
-from ridgeline.errors import PlanError
+from ridgeline.errors import InputError, PlanError
+from ridgeline.facts import store
 from ridgeline.facts.cpus import cpu_constant
 
 
@@ -144,59 +146,54 @@ class Habits:
     mapped: bool = False
 
 
-_LLAMA_CPP = Habits(loop="llama.cpp", launches="native", pinned=False, streams=32, chunk=512, lends=True)
-_KERNEL_WIDENED = 2.0  # derived: one kernel reads the packed weight and writes 2 bytes
-_PASSES_WIDENED = 26.0  # derived: 13 bytes (shift and mask 2 x 1, stored 2 x 1.5, divided 4, added 4) in kernels that
-# read two bytes a thread, 64 of the 128 bytes of a request: at half of the rate
+TABLE = "offloading.toml"
 
-HABITS: tuple[tuple[str, Habits], ...] = (
-    (
-        r"kt-?kernel|sglang",
-        Habits(loop="SGLang", kernel=Kernel.VECTOR, numa="split", launches="graph", streams=4096, chunk=65_536),
-    ),
-    (r"ktransformers", Habits(kernel=Kernel.LLAMAFILE, numa="copies", launches="graph", chunk=1024)),
-    (r"fiddler", Habits(kernel=Kernel.VECTOR, fetches=True, pinned=False)),
-    (r"moe-?infinity", Habits(prefetch=True)),
-    (r"mixtral", Habits(prefetch=True)),
-    (r"accelerate|transformers", Habits(pinned=False, modules=True, mapped=True)),
-    (
-        r"deepspeed|zero",
-        Habits(loop="deepspeed-inference", touched=False, widened_bytes=_KERNEL_WIDENED, attends=True),
-    ),
-    (r"flexgen", Habits(prefetch=True, touched=False, widened_bytes=_PASSES_WIDENED, relay=True, mapped=True)),
-    (r"vllm", Habits(loop="vLLM", touched=False, launches="graph")),
-    (r"ik_llama", replace(_LLAMA_CPP, kernel=Kernel.REPACKED)),
-    (r"powerinfer|llama|ollama", _LLAMA_CPP),
-)
-"""Habits by the words of an engine. Sources: kt-kernel python/cli/commands/run.py (threshold 4096 tokens) and
-doc/en/kt-kernel/Kimi-K2-Thinking-Native.md (prompts in one pass); KTransformers doc/en/AMX.md (llamafile before 0.3)
-and its operators/llamafile/moe.cpp (groups of 1024 tokens), doc/en/install.md (USE_NUMA copies weights);
-ggml/src/ggml-cuda (batches of 32 tokens and more go to the device), llama.cpp n_ubatch 512; accelerate hooks.py;
-llama.cpp maps its file, so copies are pageable, and op_offload computes products of 32 tokens and more on the device;
-DeepSpeed ZeRO-3 (experts of a layer are fetched together) and its inference/huggingface/zero_inference/run_model.py
-(at most 2 D x D parameters are live, so of a layer's 12 D x D nearly none is fetched ahead; attention to an offloaded
-cache on the processors, model-support.md); FlexGen (arXiv:2303.06865) section 4, flexgen/compression.py (decompress),
-pytorch_backend.py (general_copy: pin_memory as a relay; open_memmap); MoE-Infinity
-(arXiv:2401.14361); Fiddler (arXiv:2402.07033)."""
 
-_PLAIN = Habits()
-_FIRST_AMX = (0, 3)  # KTransformers 0.3 brought its own kernels
-_FIRST_USES = 3743  # ik_llama.cpp of pull request 520 counts tokens of an expert before it copies it to a device
+@dataclass(frozen=True, kw_only=True)
+class OffloadProgram:
+    """Habits of the programs whose name holds `pattern`; `tiles_from` and `counts_uses_from` change them by release."""
+
+    pattern: str
+    habits: Habits
+    tiles_from: str = ""
+    counts_uses_from: int = 0
+
+
+@cache
+def offload_programs() -> tuple[OffloadProgram, ...]:
+    """The programs of `data/offloading.toml` in its order; raises `InputError` for an unknown field."""
+    own, known, found = ("pattern", "tiles_from", "counts_uses_from"), {one.name for one in fields(Habits)}, []
+    for row in store.read_toml(TABLE)["program"]:
+        if unknown := row.keys() - known - {*own, "source"}:
+            raise InputError(f"'{min(unknown)}' is no habit of offloading", file=TABLE, field=min(unknown))
+        said = {name: value for name, value in row.items() if name in known}
+        if "kernel" in said:
+            said["kernel"] = Kernel(said["kernel"])
+        named = {name: row[name] for name in own if name in row}
+        found.append(OffloadProgram(habits=Habits(**said), **named))
+    return tuple(found)
+
+
+def offload_program(engine: str) -> OffloadProgram | None:
+    """The program that the words of an engine name, None where none is known."""
+    return next((one for one in offload_programs() if re.search(one.pattern, engine, re.IGNORECASE)), None)
 
 
 def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units: bool = False) -> Habits:
     """The habits of an engine, by the words of its name.
 
-    `weights` is the format that the processor multiplies: KTransformers before 0.3 and formats that it takes as they
-    are ('fp8', 'native') use vectors, its own int8, int4 and bf16 layouts use tiles where the processor has them.
-    Threads of all sockets write these layouts, each into memory beside it (its operators/amx/moe.hpp, load_weights).
+    `weights` is the format that the processor multiplies: releases before a program's own kernels and formats that
+    these take as they are ('fp8', 'native') use vectors, its own int8, int4 and bf16 layouts use tiles where the
+    processor has them. Threads of all sockets write these layouts, each into memory beside it (KTransformers'
+    operators/amx/moe.hpp, load_weights).
     """
-    found = next((habits for pattern, habits in HABITS if re.search(pattern, engine, re.IGNORECASE)), _PLAIN)
-    build = re.search(r"\((\d{4,5})\)", version)
-    if found.kernel is Kernel.REPACKED and build and int(build[1]) >= _FIRST_USES:
-        return replace(found, counts_uses=True)
-    kt = re.search(r"ktransformers|kt-?kernel", engine, re.IGNORECASE) is not None
-    if not (kt and matrix_units) or _release(version) < _FIRST_AMX:
+    program = offload_program(engine)
+    if program is None:
+        return Habits()
+    found, build = program.habits, re.search(r"\((\d{4,5})\)", version)
+    if program.counts_uses_from and build and int(build[1]) >= program.counts_uses_from:
+        found = replace(found, counts_uses=True)
+    if not (program.tiles_from and matrix_units) or _release(version) < _release(program.tiles_from):
         return found
     numa = "spread" if found.numa == "copies" else found.numa
     if weights.startswith("int8") or (weights.startswith("int4") and found.numa == "split"):
