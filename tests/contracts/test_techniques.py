@@ -25,7 +25,7 @@ from ridgeline.graph.ops import LinearOp
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor
-from ridgeline.scenario.fields import WORDS
+from ridgeline.scenario.fields import MACHINE_FAMILIES, WORDS
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.serving_words import replaced
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
@@ -121,7 +121,11 @@ def scenario(*chosen: Technique) -> Scenario:
         "workload": {"seq_len": 1024, "global_batch": BATCH},
         "plan": {"pp": 4, "micro_batch": 1},
     }
+    where = {"name": MACHINE}
     for one in chosen:
+        if one.family in MACHINE_FAMILIES:
+            where[MACHINE_FAMILIES[one.family]] = one.text
+            continue
         name = WORDS.get(one.family, "technique")
         needed = [next(iter(names(slot))) for slot in sorted(one.needs & set(families()))]
         told = one.text if one.family in WORDS else [*needed, one.text]
@@ -143,7 +147,7 @@ def scenario(*chosen: Technique) -> Scenario:
     model = MODEL
     if any(isinstance(one, GraphRewrite | ExpertExchange) and one.refusal(DENSE.graph) for one in chosen):
         model, words["plan"]["ep"] = MIXTURE, 2
-    return scenario_from_words({"model": model, "cluster": {"name": MACHINE}, **words})
+    return scenario_from_words({"model": model, "cluster": where, **words})
 
 
 @cache

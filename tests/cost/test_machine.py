@@ -16,13 +16,13 @@ from ridgeline.cost.machine import (
     link_efficiency,
     link_evidence,
     machine,
-    power_share,
     stream_share,
 )
 from ridgeline.errors import DomainError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Accelerator, Evidence, Fact, Tier
+from ridgeline.seams.power_limit import power_share
 
 
 def rated(accelerator: Accelerator, cap_w: float) -> Accelerator:

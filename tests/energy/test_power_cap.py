@@ -10,16 +10,21 @@ import pytest
 
 from ridgeline.api.verb import ask
 from ridgeline.cli.main import run
-from ridgeline.cost.machine import power_share
 from ridgeline.energy.power import hosts_w, step_energy_j
-from ridgeline.errors import DomainError, InputError, NoPlanError
+from ridgeline.errors import DomainError, InputError, NoPlanError, RidgelineError
 from ridgeline.facts.accelerators import accelerator
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.rates import capped, rated_w
+from ridgeline.facts.rates import rated_w
+from ridgeline.facts.records import Accelerator
+from ridgeline.seams.power_limit import power_limit, power_share
 
 PART = accelerator("H100-SXM")
 TRAINED = {"subject": "llama-3.1-8b", "on": "8xH100-SXM", "seq_len": "4096", "global_batch": "64"}
+
+
+def capped(part: Accelerator, watts: float) -> Accelerator:
+    return power_limit(f"power-cap(watts={watts:g})").limited(part)
 
 
 def test_a_cap_leaves_the_cube_root_of_the_power_above_idle() -> None:
@@ -27,6 +32,31 @@ def test_a_cap_leaves_the_cube_root_of_the_power_above_idle() -> None:
     assert (one.tdp_w, rated_w(one)) == (400.0, 700.0)
     assert power_share(one) == pytest.approx(((400.0 - idle) / (700.0 - idle)) ** (1 / 3))
     assert capped(PART, 700.0) == PART
+
+
+def test_words_for_limits() -> None:
+    assert power_limit("500W") == power_limit(500.0) == power_limit("0.5kW") == power_limit("power-cap(watts=500)")
+    assert power_limit("1200MHz") == power_limit("1.2 GHz") == power_limit("clock-limit(mhz=1200)")
+    for word in ("fast", "500 volts", "power-cap(watts=-1)"):
+        with pytest.raises(RidgelineError, match=r"known|technique|needs"):
+            power_limit(word)
+
+
+def test_a_clock_limit_is_the_cap_that_leaves_products_that_clock() -> None:
+    """Half of the boost clock: an eighth of the power above idle."""
+    assert PART.boost_hz is not None
+    one, idle = power_limit(f"{PART.boost_hz / 2e6}MHz").limited(PART), constant("power.idle") * 700.0
+    assert one.tdp_w == pytest.approx(idle + (700.0 - idle) / 8.0)
+    assert power_share(one) == pytest.approx(0.5)
+    with pytest.raises(DomainError, match="above its boost clock"):
+        power_limit("9000MHz").limited(PART)
+
+
+@pytest.mark.parametrize("key", ["power-cap", "clock-limit"])
+def test_what_is_worth_comparing_is_possible_and_begins_without_a_limit(key: str) -> None:
+    found = [power_limit(text).limited(PART).tdp_w for text in power_limit(key).tried(PART)]
+    assert found[0] == 700.0
+    assert found == sorted(found, reverse=True)
 
 
 @pytest.mark.parametrize("watts", [701.0, 10.0])
@@ -75,6 +105,9 @@ def test_the_best_cap_is_that_of_asking_for_each() -> None:
     assert [row["energy_j"] for row in both["power_caps"]] == [one.energy_j_per_step for one in each]
     assert [row["time_s"] for row in both["power_caps"]] == [one.step_time.value for one in each]
     assert both["power_cap"] == "400W"
+    auto = ask("plan", **TRAINED, aim="joules", power_cap="auto").as_dict()
+    assert [row["power_cap"] for row in auto["power_caps"]] == list(power_limit("power-cap").tried(PART))
+    assert min(row["energy_j"] for row in auto["power_caps"]) <= both["power_caps"][1]["energy_j"]
     quick = ask("plan", **TRAINED, aim="time", power_cap="400W,700W").as_dict()
     assert quick["power_cap"] == "700W"
 

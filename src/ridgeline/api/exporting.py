@@ -17,6 +17,7 @@ from ridgeline.errors import InputError, RidgelineError
 from ridgeline.export.target import DEGREES, Exported, Target, target
 from ridgeline.export.wrapper import run_of, wrapper
 from ridgeline.report.blocks import Block, Line, blank, listed
+from ridgeline.scenario.training import OF_MACHINE
 
 _HEADLINE = (
     "step_time_s", "tokens_per_s", "mfu", "fits", "run_time_s", "ttft", "tpot", "output_tokens_per_s", "requests_per_s",
@@ -194,7 +195,7 @@ def _offered(given: SimpleNamespace, one: Target, dropped: list[str]) -> str:
         return f"say {' '.join(f'--{name} 1' for name in dict.fromkeys(dropped))}, or another target"
     pinned = " ".join(f"--{name} 1" for name in dict.fromkeys((*one.no_degrees, *dropped)))
     own = {name: option.default for name, option in VERBS["plan"].own.items()}
-    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price", "power_cap")}
+    asked = {name: getattr(given, name) for name in ("subject", "on", *OF_MACHINE)}
     words = {name: given.words.get(name) for name in ("seq_len", "global_batch", "task", "precision", "optimizer")}
     words |= dict.fromkeys((*one.no_degrees, *dropped), "1") | {"framework": one.program}
     try:
@@ -210,7 +211,7 @@ def _predicted(given: SimpleNamespace, one: Target, *, quick: bool = False) -> A
     from ridgeline.api.planning import predict
 
     own = {name: option.default for name, option in VERBS["predict"].own.items()}
-    asked = {name: getattr(given, name) for name in ("subject", "on", "region", "price", "power_cap")}
+    asked = {name: getattr(given, name) for name in ("subject", "on", *OF_MACHINE)}
     asked |= {"serve": one.task == "serving", "quick": quick}
     return predict(SimpleNamespace(**own | asked, words=dict(given.words)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,15 +92,12 @@ def _plan_at(given: SimpleNamespace) -> Answer:
 
 def _ranked_for(aim: str, found: SearchReport, top: int) -> SearchReport:
     """The quickest plans by dollars, joules or carbon of a step; raises `NoPlanError` where nothing is known of it."""
-    cost: Callable[[Report], float | None] = {
-        "dollars": lambda one: one.usd_per_step,
-        "joules": lambda one: one.energy_j_per_step or None,
-        "carbon": lambda one: one.carbon_kg_per_step or None,
-    }[aim]
+    from ridgeline.report.aims import AIMS, unknown
+
+    cost = AIMS[aim].step
     known = [one for one in found.best if cost(one) is not None]
     if not known:
-        missing = {"dollars": "price", "joules": "rated power", "carbon": "rated power or grid"}[aim]
-        raise NoPlanError(f"no {missing} is known of {found.best[0].cluster.name}: no {aim} to aim at")
+        raise NoPlanError(unknown(aim, found.best[0].cluster.name))
     quickest, ranked = found.best[0], sorted(known, key=lambda one: cost(one) or 0.0)
     best, slower = ranked[0], ranked[0].step_time.value / quickest.step_time.value - 1.0
     less = 1.0 - (cost(best) or 0.0) / (cost(quickest) or 1.0)

@@ -15,11 +15,18 @@ from ridgeline.errors import InputError, PlanError, UnknownNameError
 from ridgeline.facts.store import sources
 from ridgeline.facts.taxonomies import taxonomies, taxonomy_source
 from ridgeline.report.blocks import Block, Line, Table, blank
-from ridgeline.scenario.fields import POST_FAMILIES, SERVING_FAMILIES, TECHNIQUES, WORDS, WORKLOAD_FIELDS
+from ridgeline.scenario.fields import (
+    MACHINE_FAMILIES,
+    POST_FAMILIES,
+    SERVING_FAMILIES,
+    TECHNIQUES,
+    WORDS,
+    WORKLOAD_FIELDS,
+)
 from ridgeline.seams.registry import families, family_of, kind, names
 from ridgeline.seams.technique import Technique, shown
 
-ALWAYS = WORDS | SERVING_FAMILIES | POST_FAMILIES  # families that a word of their own names
+ALWAYS = WORDS | SERVING_FAMILIES | POST_FAMILIES | MACHINE_FAMILIES  # families that a word of their own names
 _WIDTH = 180  # columns of a list that is piped
 
 
@@ -163,6 +170,7 @@ def written(one: type[Technique]) -> list[str]:
     word = f"{one.key}({defaults})" if defaults else one.key
     name = ALWAYS.get(one.family, TECHNIQUES.name)
     section = "workload" if name in (field.name for field in WORKLOAD_FIELDS) else "plan"
+    section = "cluster" if one.family in MACHINE_FAMILIES else section
     quoted, listed = (f"'{word}'" if defaults else word), (f'"{word}"' if one.family in ALWAYS else f'["{word}"]')
     return [f"--{name.replace('_', '-')} {quoted}", f"[{section}] {name} = {listed}"]
 

@@ -14,6 +14,7 @@ from ridgeline.facts.rates import loaded_rate, sustained_rate
 from ridgeline.facts.records import Accelerator, Cluster, Evidence, Fabric, Fact, Tier
 from ridgeline.facts.transfer import transferred_fits
 from ridgeline.graph.workload import instead, without_rate
+from ridgeline.seams.power_limit import power_share
 
 if TYPE_CHECKING:
     from ridgeline.seams.routes import FlowRoutes
@@ -83,24 +84,6 @@ def kernel_start_s(part: Accelerator) -> float:
     return known.value if known is not None else 0.0
 
 
-def power_share(accelerator: Accelerator) -> float:
-    """Share of the matrix rate that a power cap below the part's rated power leaves [1].
-
-    Dynamic power grows as the cube of the clock while voltage follows it, so the clock is
-    ((cap - idle) / (rated - idle)) ** (1/3) of the rated one. Domain: cap between idle and rated power.
-    Evidence: derived.
-    """
-    rated = accelerator.facts.get("tdp_w")
-    if rated is None or accelerator.tdp_w is None or accelerator.tdp_w >= rated.value:
-        return 1.0
-    idle = constant("power.idle") * rated.value
-    if accelerator.tdp_w <= idle:
-        raise DomainError(
-            f"{accelerator.name}: power cap {accelerator.tdp_w:.0f} W is not above idle power {idle:.0f} W"
-        )
-    return float(((accelerator.tdp_w - idle) / (rated.value - idle)) ** (1 / 3))
-
-
 def stream_share(accelerator: Accelerator) -> float:
     """Share of the sustained stream rate that one elementwise kernel of a layer reaches [1].
 
@@ -138,16 +121,16 @@ def device(accelerator: Accelerator, *, datasheet_only: bool = False) -> Device:
         evidence[key] = fact.evidence
         return min(fact.value, peak)
 
-    clock_share = power_share(accelerator)
-    matrix = {dtype: clock_share * rate(f"matrix.{dtype}", peak) for dtype, peak in accelerator.peak_flop_per_s.items()}
+    share = power_share(accelerator)
+    matrix = {dtype: share * rate(f"matrix.{dtype}", peak) for dtype, peak in accelerator.peak_flop_per_s.items()}
     if matrix and "fp32" not in matrix:
         matrix["fp32"] = accelerator.vector_flop_per_s
     sm_count = (accelerator.sm_count or 1) if accelerator.vendor in _TILED_VENDORS else 1
-    clock = clock_share * (accelerator.boost_hz or constant("device.clock"))
+    clock = share * (accelerator.boost_hz or constant("device.clock"))
     return Device(
         accelerator=accelerator,
         matrix=matrix,
-        vector_flop_per_s=clock_share * accelerator.vector_flop_per_s,
+        vector_flop_per_s=share * accelerator.vector_flop_per_s,
         memory_bytes_per_s=rate("hbm", accelerator.memory_bytes_per_s),
         stream_share=1.0 if datasheet_only else stream_share(accelerator),
         l2_bytes=accelerator.l2_bytes or 0.0,

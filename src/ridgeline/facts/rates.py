@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from statistics import median
 
-from ridgeline.errors import DomainError, UnknownNameError
+from ridgeline.errors import UnknownNameError
 from ridgeline.facts.accelerators import accelerators
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import SPARSE, Accelerator, Evidence, Fact
@@ -282,19 +282,3 @@ def rated_w(part: Accelerator) -> float | None:
     """The power that a part is built for, whatever limit its board is set to [W]; None where none is known."""
     fact = part.facts.get("tdp_w")
     return part.tdp_w if fact is None or part.tdp_w is None else max(fact.value, part.tdp_w)
-
-
-def capped(part: Accelerator, cap_w: float) -> Accelerator:
-    """A part whose board is limited to fewer watts than it is built for [W].
-
-    Raises `DomainError` for a limit above its rated power, or not above what it draws idle.
-    """
-    most = rated_w(part)
-    if most is None:
-        raise DomainError(f"no rated power is known of {part.name}, so what a cap of {cap_w:g} W leaves is not either")
-    idle = constant("power.idle") * most
-    if not idle < cap_w <= most:
-        raise DomainError(
-            f"{part.name}: a cap of {cap_w:g} W; needs more than {idle:g} W, what it draws idle, to {most:g} W"
-        )
-    return replace(part, tdp_w=cap_w)

@@ -62,13 +62,13 @@ def _spot(built: Cluster, place: Place) -> Fact:
 
 
 def _capped(built: Cluster, cap: object, place: Place) -> Cluster:
-    """The cluster whose boards are limited to less than their rated power; products then run at the clock it leaves."""
-    from ridgeline.facts.rates import capped
+    """The cluster whose boards are limited; products then run at the clock that this leaves."""
+    from ridgeline.seams.power_limit import power_limit
 
     if built.mixed is not None:
         raise place.fail("cluster", "power_cap", "is of devices of one type; leave it out, or name one group")
     try:
-        return replace(built, accelerator=capped(built.accelerator, number("W", 1.0, 1e5)(cap)))
+        return replace(built, accelerator=power_limit(cap).limited(built.accelerator))
     except (ValueError, RidgelineError) as error:
         raise place.fail("cluster", "power_cap", str(error)) from None
 

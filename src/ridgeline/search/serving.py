@@ -19,17 +19,17 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import Operation
+from ridgeline.report.aims import AIMS, unknown
 from ridgeline.report.serving_search import Candidate, ServingSearch
 from ridgeline.seams.serving import instance_devices
 from ridgeline.search.capacity import least_of_two
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
-from ridgeline.search.serving_space import CARBON, DOLLARS, GOODPUT, JOULES, TIME, ServingSpace, deployments, fleets
+from ridgeline.search.serving_space import CARBON, DOLLARS, GOODPUT, JOULES, ServingSpace, deployments, fleets
 from ridgeline.serving.bounds import least_devices, least_work
 from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
-_UNKNOWN = {DOLLARS: "price", JOULES: "rated power", CARBON: "rated power or grid"}
-_SPENT = tuple(_UNKNOWN)  # aims that want fewer instances
+_SPENT = (DOLLARS, JOULES, CARBON)  # aims that want fewer instances
 _WALKED = 3  # fleets of two kinds of devices of which fewer instances are tried
 _REFUSALS = 6  # reasons kept, most frequent first
 _ROUND = 16  # candidates of a round, between which the least share that is worth a whole replay rises
@@ -74,7 +74,7 @@ def search_serving(
         nearest = f"; the nearest: {closest[0]}" if closest else ""
         raise NoPlanError(f"no deployment of {model.name} can serve on {cluster.name}: {why}{nearest}")
     if all(_spent(one, aim) is None for one in found):
-        raise NoPlanError(f"no {_UNKNOWN[aim]} is known of {cluster.name}: no {aim} to aim at")
+        raise NoPlanError(unknown(aim, cluster.name))
     ranked = sorted(found, key=lambda one: _order(one, objective, aim))
     fewer = _fewer(ranked, bench, each=aim in _SPENT, least=objective.least_share)
     least = min((one for one in (*ranked, *fewer) if _keeps(one)), key=lambda one: one.devices, default=None)
@@ -228,13 +228,7 @@ def _far(one: Candidate, objective: Objective) -> float:
 
 def _spent(one: Candidate, aim: str) -> float | None:
     """What an aim wants less of: seconds of a request, dollars of a good one, joules or CO2e of a token."""
-    if aim == TIME:
-        return float(one.metrics.latency.mean)
-    if aim == DOLLARS:
-        return 1.0 / one.good_per_usd if one.good_per_usd else None
-    if aim == CARBON:
-        return one.carbon_kg_per_token
-    return one.energy_j_per_token if aim == JOULES else 0.0
+    return 0.0 if aim == GOODPUT else AIMS[aim].fleet(one)
 
 
 def _order(one: Candidate, objective: Objective, aim: str = GOODPUT) -> tuple[float, ...]:
