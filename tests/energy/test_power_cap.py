@@ -93,7 +93,7 @@ def test_plans_are_ranked_by_joules_carbon_and_dollars() -> None:
         spent = [getattr(one, name) for one in found.best]
         assert spent == sorted(spent)
         assert spent[0] <= getattr(quickest, name)
-        assert found.aimed.startswith(f"{aim} of a step, of the ")
+        assert found.aimed.startswith(f"{aim} of a step: ")
     assert ask("plan", **TRAINED).value.aimed == ""
     with pytest.raises(InputError, match="is an option of serving"):
         ask("plan", **TRAINED, aim="goodput")

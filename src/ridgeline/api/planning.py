@@ -18,7 +18,7 @@ from ridgeline.errors import InputError, NoPlanError
 if TYPE_CHECKING:
     from ridgeline.report.blocks import Block
     from ridgeline.report.mixed import MixedReport
-    from ridgeline.report.report import Report, SearchReport
+    from ridgeline.report.report import Report
     from ridgeline.scenario.training import Scenario
 
 
@@ -43,6 +43,9 @@ def _plan_at(given: SimpleNamespace) -> Answer:
 
         return (plan_serving if given.rent is None else rent_serving)(given)
     asked = scenario_of(given.subject, given.on, given.words, planned=False)
+    alone = {"--layerwise": given.layerwise, "--lengths": asked.workload.lengths, "mixed devices": asked.cluster.mixed}
+    if given.aim not in (None, "time") and (other := next((name for name, said in alone.items() if said), "")):
+        raise InputError(f"with {other} only the quickest plan is searched; leave it out", field="--for")
     if asked.workload.lengths:
         words = {"zero": "3", **{name: value for name, value in given.words.items() if value is not None}}
         return _lengths(scenario_of(given.subject, given.on, words, planned=True), given, best=True)
@@ -60,13 +63,10 @@ def _plan_at(given: SimpleNamespace) -> Answer:
     from ridgeline.search.space import EXHAUSTIVE, Space
 
     space = replace(EXHAUSTIVE if given.exhaustive else Space(), fixed=stated, **limits)
-    aim = "time" if given.aim is None else given.aim
-    top = given.top if aim == "time" else max(given.top, _COMPARED)
     try:
         with blamed_on(asked), busy("searching plans"):
-            found = search(asked.model, asked.cluster, asked.workload, limits=space, top=top, evidence=given.evidence)
-            if aim != "time":
-                found = _ranked_for(aim, found, given.top)
+            what = (asked.model, asked.cluster, asked.workload)
+            found = search(*what, limits=space, top=given.top, evidence=given.evidence, aim=given.aim or "time")
             if given.layerwise:
                 from ridgeline.search.layer_plans import LayerPlanSpace, with_layer_plans
 
@@ -88,27 +88,6 @@ def _plan_at(given: SimpleNamespace) -> Answer:
         value=found,
         aside=f"searched for {found.seconds:.1f} s",
     )
-
-
-def _ranked_for(aim: str, found: SearchReport, top: int) -> SearchReport:
-    """The quickest plans by dollars, joules or carbon of a step; raises `NoPlanError` where nothing is known of it."""
-    from ridgeline.report.aims import AIMS, unknown
-
-    cost = AIMS[aim].step
-    known = [one for one in found.best if cost(one) is not None]
-    if not known:
-        raise NoPlanError(unknown(aim, found.best[0].cluster.name))
-    quickest, ranked = found.best[0], sorted(known, key=lambda one: cost(one) or 0.0)
-    best, slower = ranked[0], ranked[0].step_time.value / quickest.step_time.value - 1.0
-    less = 1.0 - (cost(best) or 0.0) / (cost(quickest) or 1.0)
-    told = (
-        f"{aim} of a step, of the {len(known)} quickest plans: {less:.1%} less than the quickest, which is"
-        f" {slower:.1%} quicker"
-    )
-    return replace(found, best=tuple(ranked[:top]), aimed=told)
-
-
-_COMPARED = 20  # quickest plans whose dollars, joules or carbon are compared
 
 
 def _refuse_idle(given: SimpleNamespace) -> None:

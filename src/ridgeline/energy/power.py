@@ -49,8 +49,30 @@ def step_energy_j(
     idle state.
     Source of the shares: rows power.* of the mechanism table. Evidence: measured shares, derived product.
     """
-    overhead = cluster.pue.value if cluster.pue is not None else 1.0
-    return overhead * sum(_joules(seconds_by_part, cluster, held=held, used=used).values())
+    return _overhead(cluster) * sum(_joules(seconds_by_part, cluster, held=held, used=used).values())
+
+
+def _overhead(cluster: Cluster) -> float:
+    """Energy of the building over that of its computers [1]."""
+    return cluster.pue.value if cluster.pue is not None else 1.0
+
+
+def above_idle_w(part: str, cluster: Cluster) -> float:
+    """What a device in a part of a step draws beyond what it draws idle, at least [W]."""
+    limit_w, rated = cluster.accelerator.tdp_w or 0.0, rated_w(cluster.accelerator) or 0.0
+    levels = (min(constant(f"power.{state}") * rated, limit_w) for state in (_STATE.get(part, "link"), "idle"))
+    return next(levels) - next(levels)
+
+
+def least_energy_j(seconds: float, above_idle_j: float, cluster: Cluster) -> float:
+    """Energy at the wall of a step no shorter than some seconds, with what its devices draw beyond idle [J].
+
+    E = PUE * ((idle power * devices + power of hosts) * time + what is above idle). Lower bound of `step_energy_j`: no
+    part of a step draws less than the idle state. Domain: all devices of one type.
+    """
+    idle_w = constant("power.idle") * (rated_w(cluster.accelerator) or 0.0)
+    idle_w = min(idle_w, cluster.accelerator.tdp_w or 0.0)
+    return _overhead(cluster) * ((idle_w * cluster.count + hosts_w(cluster, cluster.count)) * seconds + above_idle_j)
 
 
 def step_power_range(

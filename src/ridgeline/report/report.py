@@ -197,10 +197,11 @@ class SearchReport(Printed):
     simulated: int
     pruned_by_bound: int
     infeasible: tuple[Infeasible, ...]
-    bound_gap: float  # (best - lowest bound not simulated) / best, 0 when none can be quicker at the same prices
+    bound_gap: float  # (best - lowest bound not simulated) / best, 0 when none can have less at the same prices
     seconds: float
     frameworks: tuple[FrameworkRun, ...] = ()  # of each, where the search was for none
-    aimed: str = ""  # by what the plans are ranked, where that is not time
+    aim: str = "time"  # what the plans are ranked by
+    aimed: str = ""  # of another aim: what it takes less of, and what that costs in time
 
     def blocks(self) -> list[Block]:
         """What `ridgeline plan` prints."""

@@ -56,11 +56,9 @@ def _framework_text(run: FrameworkRun) -> str:
 
 def search_text(found: SearchReport) -> str:
     """How the search went, in one sentence: plans covered, refused, pruned and the gap [1] that is left."""
-    gap = (
-        "no plan of the grid is quicker at the same prices"
-        if found.bound_gap <= 0
-        else f"no plan of the grid is more than {max(found.bound_gap, 0.001):.1%} quicker at the same prices"
-    )
+    share = f"more than {max(found.bound_gap, 0.001):.1%} " if found.bound_gap > 0 else ""
+    gap = f"is {share}quicker" if found.aim == "time" else f"takes {share}less {found.aim}"
+    gap = f"no plan of the grid {gap} at the same prices"
     return (
         f"{found.covered:,} plans covered: {found.legal:,} keep every rule, {found.feasible:,} fit in memory, "
         f"{found.pruned_by_bound:,} pruned by their lower bound, {found.simulated:,} simulated; {gap}"

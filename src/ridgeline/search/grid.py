@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.cost.phases import BlockCost
+from ridgeline.cost.phases import PARTS, BlockCost
 from ridgeline.lower.split import balanced_split, even_split
 from ridgeline.lower.work import Layout
 from ridgeline.memory.activations import kept_bytes
@@ -39,6 +39,7 @@ from ridgeline.training.pipeline import pipeline_schedule
 from ridgeline.training.stage_times import LayoutCost
 from ridgeline.training.step import with_moved_activations
 
+_ONCE = dict.fromkeys(PARTS, 1.0)  # each second of a step for what it is
 _THREADS = min(os.cpu_count() or 1, 4)  # each holds the arrays of one group
 
 
@@ -99,11 +100,43 @@ class PricedGrid:
     def least_device_s(self) -> float:
         """Device-seconds that a step computes at least, in the cheapest layout [s]: no plan on n devices is quicker
         than an nth of it."""
-        cost, layers = self.cost, self.predictor.model.graph.layers
-        one = _seconds(cost.embedding) + _seconds(cost.head)
-        one = one + sum(layers.count(name) * _seconds(block) for name, block in cost.blocks.items())
+        seconds = sum(self._spent(_ONCE))
+        return float(np.min(seconds))
+
+    def least_spent(self, weights: Mapping[str, float]) -> float:
+        """The least sum over devices of seconds of each part times its weight that a step spends, in any layout and on
+        any count of stages, where each stage spends what the one with the most work does.
+
+        That one has no less work than the mean of P stages; of which blocks is open, so that those with the least
+        weight a second are taken, as far as the model has them.
+        """
+        stages: dict[int, set[int]] = defaultdict(set)
+        for entry, place in zip(self.entries, self._index, strict=True):
+            stages[entry.degrees.pp].add(place)
+        seconds, spent = (np.stack(self._spent(each)) for each in (_ONCE, weights))
+        each = np.divide(spent, seconds, out=np.zeros_like(spent), where=seconds > 0)
+        order = np.argsort(each, axis=0)
+        has, each = (np.take_along_axis(one, order, axis=0) for one in (seconds, each))
+        before = np.cumsum(has, axis=0) - has
+        least = np.inf
+        for count, places in stages.items():
+            mine = sorted(places)
+            work = has[:, mine].sum(axis=0) / count
+            taken = np.clip(work - before[:, mine], 0.0, has[:, mine])
+            least = min(least, float((each[:, mine] * taken).sum(axis=0).min()) * count)
+        return least
+
+    def _spent(self, weights: Mapping[str, float]) -> list[Floats]:
+        """Device-seconds of a step by block kind, embedding and head, times the weight of each part; (K,) each [s]."""
+        cost, layers = self.cost.forwards_alone(self.predictor.stages.forwards), self.predictor.model.graph.layers
+        blocks = [
+            (cost.embedding, 1),
+            (cost.head, 1),
+            *((one, layers.count(name)) for name, one in cost.blocks.items()),
+        ]
         ranks = np.asarray(cost.layout.tp) * cost.layout.cp
-        return float(np.min(one * ranks / cost.layout.micro_batch)) * self.workload.global_batch
+        rounds = self.workload.global_batch / np.asarray(cost.layout.micro_batch)
+        return [np.ravel(_seconds(block, weights) * count * ranks * rounds) for block, count in blocks]
 
     def _asked(self) -> Iterator[tuple[_Family, PipelineSchedule, int, tuple[int, ...] | None]]:
         """What makes each group: plans, schedule, chunks and split of the layers."""
@@ -307,10 +340,11 @@ def _bounds_s(axes: Axes, bound: StepBound) -> Floats:
     return bounds
 
 
-def _seconds(block: BlockCost) -> Floats:
-    """What one layer computes of a micro-batch, forward and backward [s]."""
+def _seconds(block: BlockCost, weights: Mapping[str, float] = _ONCE) -> Floats:
+    """What one layer computes of a micro-batch, forward and backward, each part times its weight [s]."""
     phases = (block.forward, block.backward_input, block.backward_weight)
-    return sum((np.asarray(phase.seconds, dtype=float) for phase in phases), start=np.zeros(()))
+    parts = (weights[name] * np.asarray(part) for phase in phases for name, part in phase.parts.items())
+    return sum(parts, start=np.zeros(()))
 
 
 def _runs(schedule: PipelineSchedule, stages: int, micro_batches: int) -> bool:

@@ -15,7 +15,7 @@ TIE = 1e-3  # of a step time; chosen: a tenth of what two runs of one plan diffe
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """Plans in order of simulated step time [s], and how the search went."""
+    """Plans in order of simulated step time [s], or of what an aim wants less of, and how the search went."""
 
     plans: tuple[tuple[float, Plan], ...]
     covered: int
@@ -23,13 +23,13 @@ class Ranked:
     feasible: int
     simulated: int
     infeasible: tuple[Infeasible, ...]
-    least_s: float = np.inf  # no plan that fits and was not simulated is quicker [s]
+    least: float = np.inf  # no plan that fits and was not simulated has less
 
     @property
     def gap(self) -> float:
-        """How much quicker than the best found the best of the space may be, as a share of it [1]."""
+        """How much less than the best found the best of the space may have, as a share of it [1]."""
         best = self.plans[0][0]
-        return max(0.0, (best - self.least_s) / best)
+        return max(0.0, (best - self.least) / best)
 
     def plain_first(self) -> Ranked:
         """The same, at its head the plainest of those that tie with the quickest: within 0.1 %, far inside errors."""
@@ -38,7 +38,7 @@ class Ranked:
             (item for item in self.plans if item[0] <= least_s * (1.0 + TIE)), key=lambda item: plainness(item[1])
         )
         others = (item for item in self.plans if item is not first)
-        return replace(self, plans=(first, *others), least_s=min(self.least_s, least_s))
+        return replace(self, plans=(first, *others), least=min(self.least, least_s))
 
     def joined(self, other: Ranked, top: int) -> Ranked:
         """The `top` best of two searches, and the account of both."""
@@ -54,7 +54,7 @@ class Ranked:
             feasible=self.feasible + other.feasible,
             simulated=self.simulated + other.simulated,
             infeasible=(*both, *counts.values()),
-            least_s=min(self.least_s, other.least_s),
+            least=min(self.least, other.least),
         )
 
 

@@ -23,6 +23,7 @@ from ridgeline.seams.context import context_style
 from ridgeline.seams.offload import FLAGS, offloads, on_lanes, tried
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.setting import Setting
+from ridgeline.search.aimed import TIME, Spending, spending
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Feasible, Group
@@ -31,6 +32,7 @@ from ridgeline.search.space import Space, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
 
 _LINKS_BUDGET = 24  # plans simulated where each one's nodes are ordered first, which takes about a second
+_AIM_BUDGET = 96  # plans simulated in search of what spends least of another aim than time; chosen
 _LANE_BUDGET = 6  # plans simulated with each technique on lanes: their bounds leave out what moves
 
 
@@ -55,6 +57,7 @@ class Searcher:
         self.unrunnable: dict[str, int] = {}
         self.groups: list[Feasible] = []
         self.device_s = 0.0  # that a step computes at least, of all devices
+        self.grid: PricedGrid | None = None
 
     def bound(self) -> None:
         """Bound and measure every plan of the space."""
@@ -72,7 +75,7 @@ class Searcher:
             self.covered += count
         if not kept:
             return
-        grid = PricedGrid(self.predictor, self.space, kept)
+        grid = self.grid = PricedGrid(self.predictor, self.space, kept)
         self.device_s = grid.least_device_s()
         for group in grid.groups():
             self._keep_runnable(group)
@@ -173,17 +176,21 @@ class Searcher:
     def ranked(self, *, top: int, budget: int = 400, below_s: float = np.inf) -> Ranked:
         """Simulate by bound until none can beat the best found, `budget` plans at most; perhaps none fits."""
         self.bound()
+        return self.least(TIME, top=top, budget=budget, below=below_s)
+
+    def least(self, spending: Spending, *, top: int, budget: int, below: float = np.inf) -> Ranked:
+        """Of the bounded plans those that spend least, in the order of their bounds until none can beat the best."""
         ranked: list[tuple[float, Plan]] = []
         seen: set[Plan] = set()
-        simulated, least_s = 0, np.inf
+        simulated, least = 0, np.inf
         experts = self.predictor.limits.experts > 0
         for candidate in self.in_order():
-            best = min(below_s, ranked[0][0] if ranked else np.inf)
-            enough = len(ranked) >= top or simulated >= budget or candidate.bound_s >= below_s
-            if candidate.bound_s >= best and enough:
+            best, floor = min(below, ranked[0][0] if ranked else np.inf), spending.floor(candidate.bound_s)
+            enough = len(ranked) >= top or simulated >= budget or floor >= below
+            if floor >= best and enough:
                 break
             if simulated >= budget:
-                least_s = candidate.bound_s
+                least = floor
                 break
             plan = plainest(self.groups[candidate.group].plan(candidate.index), experts=experts)
             plan = replace(plan, node_order=self.space.node_order) if self.predictor.cluster.links else plan
@@ -194,8 +201,8 @@ class Searcher:
             if step_s is None:
                 continue
             simulated += 1
-            if np.isfinite(step_s):
-                ranked.append((step_s, plan))
+            if np.isfinite(step_s) and (len(ranked) < top or spending.floor(step_s) <= ranked[top - 1][0]):
+                ranked.append((spending.of(plan, step_s), plan))
                 ranked.sort(key=lambda item: (item[0], plainness(item[1])))
         return Ranked(
             plans=tuple(ranked[:top]),
@@ -204,7 +211,7 @@ class Searcher:
             feasible=self.feasible,
             simulated=simulated,
             infeasible=tuple(self.infeasible),
-            least_s=least_s,
+            least=least,
         )
 
     def framework_runs(self, best: tuple[float, Plan]) -> tuple[FrameworkRun, ...]:
@@ -252,6 +259,28 @@ def with_fewer_nodes(searcher: Searcher, spread: Ranked, *, top: int) -> tuple[R
     return found, finder
 
 
+def _aimed(found: Ranked, searcher: Searcher, aim: str, *, top: int) -> tuple[Ranked, str]:
+    """The plans that spend least of an aim, by the search that found the quickest ones, and what they cost in time.
+
+    Those on fewer nodes, of which only the quickest were searched, are no quicker than the quickest of all, nor than
+    an nth of what n devices compute at least.
+    """
+    predictor, grid = searcher.predictor, searcher.grid
+    assert grid is not None  # of a search that found a plan
+    spent, quickest_s = spending(aim, predictor, grid), found.plans[0][0] * (1.0 - found.gap)
+    ranked = searcher.least(spent, top=top, budget=_AIM_BUDGET)
+    cluster, space = predictor.cluster, searcher.space
+    if "dp" not in space.fixed and (
+        others := {cluster.count, *fewer_nodes(cluster)} - {space.devices or cluster.count}
+    ):
+        longest_s = (max(quickest_s, searcher.device_s / devices) for devices in others)
+        ranked = replace(ranked, least=min(ranked.least, *map(spent.floor, longest_s)))
+    (quick_s, quick), (least, plan) = found.plans[0], ranked.plans[0]
+    less, slower = 1.0 - least / spent.of(quick, quick_s), (searcher.step_s(plan) or quick_s) / quick_s - 1.0
+    told = f"{aim} of a step: {less:.1%} less than the quickest plan, which is {slower:.1%} quicker"
+    return replace(ranked, simulated=len(searcher.steps_s)), told
+
+
 def _idle_why(predictor: Predictor, spread: Plan) -> str:
     """Why nodes are left idle: what the best plan on all of them takes, and over which link."""
     report, cluster = explain(predictor, predictor.evaluate(spread)), predictor.cluster
@@ -296,8 +325,9 @@ def search(
     limits: Space | None = None,
     top: int = 5,
     evidence: str | None = None,
+    aim: str = "time",
 ) -> SearchReport:
-    """The best plans of a space, each explained, with the search's own account.
+    """The plans of a space with least of an aim, each explained, with the search's own account.
 
     Fine-tunes may also hold weights and activations on the host, fuse the loss and update in backward. Raises
     `NoPlanError` where nothing fits, `PlanError` for networks of images and other samples.
@@ -318,6 +348,9 @@ def search(
     except NoPlanError as error:
         spread, searcher = ranked, searcher = _offloaded(searcher, model, setting, top=top, why=error)
     predictor, quickest_s = searcher.predictor, ranked.plans[0][0]
+    aimed = ""
+    if aim != "time":
+        ranked, aimed = _aimed(ranked, searcher, aim, top=top)
     ranked = ranked.plain_first()
     evaluations = [predictor.evaluate(plan) for _, plan in ranked.plans]
     reports = [explain(predictor, evaluation) for evaluation in evaluations]
@@ -332,8 +365,10 @@ def search(
         pruned_by_bound=ranked.feasible - ranked.simulated,
         infeasible=ranked.infeasible,
         bound_gap=ranked.gap,
+        aim=aim,
+        aimed=aimed,
         frameworks=()
         if workload.held_to_framework or built.techniques != predictor.model.techniques
-        else searcher.framework_runs(ranked.plans[0]),
+        else searcher.framework_runs((searcher.step_s(plan := ranked.plans[0][1]) or quickest_s, plan)),
         seconds=time.perf_counter() - started,
     )
