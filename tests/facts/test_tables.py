@@ -16,6 +16,8 @@ ROWS = {
     "prices.tsv": 408,
     "grids.tsv": 45,
     "buildings.tsv": 6,
+    "grid_days.tsv": 7,
+    "embodied.tsv": 7,
     "convergence.tsv": 41,
     "published_plans.tsv": 43,
     "padding.tsv": 3,

@@ -23,6 +23,8 @@ STEP_KEYS = [
 ]
 COST_KEYS = ["mfu", "hfu", "mfu_causal", "energy_j_per_step", "power_w", "usd_per_step", "carbon_kg_per_step"]
 RUN_KEYS = ["run_time_s", "run_steps", "run_energy_j", "run_usd", "run_carbon_kg"]
+MADE_KEYS = ["water_l", "embodied_kg", "devices_worn"]
+MADE_KEYS = [*(f"{name}_per_step" for name in MADE_KEYS), *(f"run_{name}" for name in MADE_KEYS)]
 REASON_KEYS = ["memory", "shares", "limit", "ops", "evidence", "known"]
 REASON_KEYS += ["assumptions", "what_if", "sensitivities", "sources"]
 REPORT_KEYS = [
@@ -36,6 +38,7 @@ REPORT_KEYS = [
     *STEP_KEYS,
     *COST_KEYS,
     *RUN_KEYS,
+    *MADE_KEYS,
     *REASON_KEYS,
 ]
 

@@ -301,18 +301,23 @@ def carbon_intensity(region: str = WORLD) -> Fact:
     >>> round(carbon_intensity("FR").value * 3.6e9)  # g/kWh
     56
     """
+    return grids()[region_row(region)["region"]]
+
+
+def region_row(region: str) -> store.TableRow:
+    """The row of a region's grid, by name or code."""
     row = _regions().get(region.strip().casefold())
     if row is None:
         raise UnknownNameError("region", region, _regions())
-    return grids()[row]
+    return row
 
 
 @cache
-def _regions() -> Mapping[str, str]:
+def _regions() -> Mapping[str, store.TableRow]:
     table = {}
     for row in store.read_tsv("grids.tsv"):
         for name in (row["region"], *store.listed(row["aliases"])):
-            table[name.casefold()] = row["region"]
+            table[name.casefold()] = row
     return table
 
 

@@ -152,6 +152,7 @@ class Cluster:
     price_usd_per_device_h: Fact | None = None
     pue: Fact | None = None  # power usage effectiveness of the building
     carbon_kg_per_j: Fact | None = None
+    water_l_per_j: Fact | None = None  # of its electricity, where it is said in which region it stands
     secondary: SecondaryPool | None = None
     links: MeasuredLinks | None = None  # of each pair of groups of the innermost tier, where they differ
     fabric: Fabric | None = None  # switches of the outermost tier, where they are told

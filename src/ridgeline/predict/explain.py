@@ -10,6 +10,7 @@ import numpy as np
 
 from ridgeline.cost.machine import assumed_facts
 from ridgeline.energy.power import step_energy_j, step_power_range
+from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
 from ridgeline.lower.params import optimizer_states, step_forwards
@@ -25,6 +26,7 @@ from ridgeline.seams.loss import cross_entropy
 from ridgeline.seams.offload import OPTIMIZER, applied, owner
 from ridgeline.seams.registry import CHECKPOINTS, PARTITIONS, listed, of_family, technique
 from ridgeline.seams.technique import Technique
+from ridgeline.seams.time_shift import time_shift_of
 from ridgeline.timeline.simulate import simulate
 from ridgeline.training.paired import hidden_s
 from ridgeline.training.parts import by_resource
@@ -53,8 +55,13 @@ _EVIDENCE_OF_PART = {
 
 
 def explain(predictor: Predictor, evaluation: Evaluation) -> Report:
-    """One evaluated plan as a report; of a whole run with what failures leave of its time."""
+    """One evaluated plan as a report; of a whole run with what failures leave of its time.
+
+    Raises `PlanError` for a plan that moves its run to other hours where the run's tokens are not said.
+    """
     found = _Explainer(predictor, evaluation).report()
+    if found.run_time_s is None and (shift := time_shift_of(evaluation.plan.technique)) is not None:
+        raise PlanError(f"{shift.key} moves a whole run; say how long it is, e.g. --tokens 10B")
     if found.run_time_s is None and of_family(CHECKPOINTS, evaluation.plan.technique) is None:
         return found
     from ridgeline.predict.goodput import with_failures

@@ -118,6 +118,8 @@ def _goodput(found: Goodput, report: Report) -> dict[str, Any]:
 
 def report_as_dict(report: Report) -> dict[str, Any]:
     """The answer to `predict`."""
+    from ridgeline.report.footprint import footprint_as_dict
+
     rates = ("model_flop", "hardware_flop", "mfu", "hfu")
     step = ("energy_j_per_step", "power_w", "usd_per_step", "carbon_kg_per_step")
     return {
@@ -134,6 +136,7 @@ def report_as_dict(report: Report) -> dict[str, Any]:
         "mfu_causal": as_value(report.causal_mfu),
         **picked(report, *step),
         **as_value(run_totals(report)),
+        **as_value(footprint_as_dict(report)),
         **({} if report.goodput is None else {"goodput": _goodput(report.goodput, report)}),
         "memory": [_memory(stage) for stage in report.memory],
         **picked(report, "shares", "limit", "ops", "evidence", "known", "assumptions"),

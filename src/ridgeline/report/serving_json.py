@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ridgeline.energy.footprint import footprint
 from ridgeline.report.as_json import as_value, picked
 from ridgeline.report.deployments import deployment_as_dict, techniques_told
 from ridgeline.report.evidence import steps_as_dict
 from ridgeline.report.serving import ServingReport, because
 from ridgeline.report.serving_search import Candidate, ServingSearch
+from ridgeline.seams.serving import all_devices
 from ridgeline.serving.metrics import Metrics
 from ridgeline.serving.objective import Objective
 from ridgeline.serving.sampling import SECTIONS, RequestShare, SamplingBands
@@ -46,6 +48,14 @@ def _share(one: RequestShare) -> dict[str, Any]:
     return {**picked(one, *names), **_latencies(one, "ttft", "tpot")}
 
 
+def _footprint(report: ServingReport) -> dict[str, Any]:
+    """Water [litre], emissions of making devices [kg] and devices worn out [1]; null without a rated power."""
+    if report.energy_j is None:
+        return dict.fromkeys(("water_l", "embodied_kg", "devices_worn"))
+    devices = sum(all_devices(one) for one in report.deployments)
+    return vars(footprint(report.cluster, report.energy_j, report.replay.span_s, devices=devices))
+
+
 def serving_as_dict(report: ServingReport) -> dict[str, Any]:
     """The report under stable keys, SI numbers."""
     metrics, found, traffic = report.metrics, report.replay, report.traffic
@@ -80,6 +90,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         "instances_up": report.instances_up,
         **picked(found, "iterations", "span_s"),
         **picked(report, *costs),
+        **_footprint(report),
         "reasons": because(report),
         "decode_parts_s": as_value(report.decode_parts),
         "prefill_parts_s": as_value(report.prefill_parts),

@@ -143,6 +143,8 @@ def _unsure_fit(report: Report) -> str:
 
 
 def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
+    from ridgeline.report.footprint import footprint_rows
+
     step, run = report.step_time, run_totals(report)
     per_device = report.counts_per_s / report.plan.devices
     yield "plan", plan_text(report.plan)
@@ -182,6 +184,7 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
         yield "whole run", f"{time_text(run['run_time_s'])} for {counted}, {energy_text(energy_j)}{price}{carbon}"
     if report.goodput is not None:
         yield "failures", report.goodput_text()
+    yield from footprint_rows(report)
     yield "limited by", report.limit
 
 

@@ -76,10 +76,11 @@ def _capped(built: Cluster, cap: object, place: Place) -> Cluster:
 def _in_region(built: Cluster, region: object, place: Place) -> Cluster:
     """The cluster where a kilowatt-hour emits what it does in a region."""
     from ridgeline.facts.clusters import carbon_intensity
+    from ridgeline.facts.footprints import grid_water
 
     if not isinstance(region, str):
         raise place.fail("cluster", "region", f"{shown(region)} is not the name or code of a region, e.g. 'FR'")
     try:
-        return replace(built, carbon_kg_per_j=carbon_intensity(region))
+        return replace(built, carbon_kg_per_j=carbon_intensity(region), water_l_per_j=grid_water(region))
     except UnknownNameError as error:
         raise place.fail("cluster", "region", str(error)) from None

@@ -1,0 +1,1 @@
+"""Time shifts: at which hours of a grid's day a run of known length stands still."""
