@@ -50,7 +50,16 @@ def test_the_same_words_print_the_same_bytes(capsys: pytest.CaptureFixture[str])
 
 def test_json_keys_are_stable(capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask_json(capsys, *SMALL, "--top", "3")
-    assert set(answer) == {"best", "fewest", "bound_devices", "considered", "pruned", "refused", "assumed"}
+    assert set(answer) == {
+        "best",
+        "fewest",
+        "bound_devices",
+        "bound_spent",
+        "considered",
+        "pruned",
+        "refused",
+        "assumed",
+    }
     assert len(answer["best"]) == 3
     known = {"known", "what_if", "sensitivities"}
     assert all(set(one) - known == RANKED for one in [*answer["best"], answer["fewest"]])

@@ -39,6 +39,19 @@ def instance_usd_per_h(cluster: Cluster, one: Deployment) -> float | None:
     return total
 
 
+def idle_instance_w(cluster: Cluster, one: Deployment) -> float | None:
+    """What one instance and its share of hosts draw at the wall at least, working or not [W]; None without a rated
+    power."""
+    total = 0.0
+    for where, count in parts_of(cluster, one):
+        tdp, limit_w = rated_w(where.accelerator), where.accelerator.tdp_w
+        if tdp is None or limit_w is None:
+            return None
+        overhead = where.pue.value if where.pue is not None else 1.0
+        total += (min(constant("power.idle") * tdp, limit_w) * count + hosts_w(where, count)) * overhead
+    return total
+
+
 def fleet_usd_per_h(cluster: Cluster, deployments: Sequence[Deployment], found: Replay | None = None) -> float | None:
     """Price of all instances, or with a replay of those that are up on average over it [USD/h]; None without prices."""
     prices = [instance_usd_per_h(cluster, one) for one in deployments]

@@ -142,6 +142,7 @@ def search_as_dict(found: ServingSearch, assumed: Sequence[str]) -> dict[str, An
         "best": [ranked_as_dict(one) for one in found.ranked],
         "fewest": None if found.fewest is None else ranked_as_dict(found.fewest),
         "bound_devices": found.bound_devices,
+        "bound_spent": found.bound_spent,
         **picked(found, "considered", "pruned", "refused"),
         "assumed": [*assumed, *found.assumed],
         **({"error": found.missed} if found.missed else {}),

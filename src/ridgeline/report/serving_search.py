@@ -65,6 +65,9 @@ class ServingSearch(Printed):
         None  # that no fleet of the grid can do with less of; None where no closed form is known
     )
 
+    aim: str = "goodput"
+    bound_spent: float | None = None  # that no fleet of the grid takes less than of the aim; None where not known
+
     @property
     def missed(self) -> str:
         """That no deployment keeps to the objective, how near it can be come to, and by which; '' if one does."""
@@ -72,7 +75,13 @@ class ServingSearch(Printed):
         return missed_text(self.ranked[0], self.objective, self.attainable) if missed else ""
 
     def _bound(self) -> Iterator[str]:
-        """How far the fewest devices can be from the best."""
+        """How far the fewest devices, and what the best takes of the aim, can be from the best."""
+        from ridgeline.report.aims import AIMS
+
+        if self.bound_spent:
+            spent, unit = AIMS[self.aim].fleet(self.ranked[0]), AIMS[self.aim].titles[1]
+            times = "" if spent is None else f": the best takes at most {spent / self.bound_spent:.3g} times the least"
+            yield f"no fleet of the grid takes less than {self.bound_spent:.3g} {unit} (closed form){times}"
         found, least = self.fewest, self.bound_devices
         if found is None or least is None:
             return
@@ -94,7 +103,7 @@ class ServingSearch(Printed):
         rows += [(one.text, f"{latency_text(value)}, at most {latency_text(one.most_s)}") for one, value in at]
         if fewest is not None:
             rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}{_attained(fewest)}"))
-            rows += [("bound", text) for text in self._bound()]
+        rows += [("bound", text) for text in self._bound()]
         rows += [("evidence", text) for text in steps_known(best.known)]
         return [
             Line(text=self.title, hang=2),

@@ -18,6 +18,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
+from ridgeline.predict.fleet import idle_instance_w, instance_usd_per_h
 from ridgeline.predict.serving import Operation
 from ridgeline.report.aims import AIMS, unknown
 from ridgeline.report.serving_search import Candidate, ServingSearch
@@ -25,7 +26,7 @@ from ridgeline.seams.serving import instance_devices
 from ridgeline.search.capacity import least_of_two
 from ridgeline.search.serving_candidates import Bench, Stopped, Tried, reason
 from ridgeline.search.serving_space import CARBON, DOLLARS, GOODPUT, JOULES, ServingSpace, deployments, fleets
-from ridgeline.serving.bounds import least_devices, least_work
+from ridgeline.serving.bounds import least_devices, least_spent, least_work
 from ridgeline.serving.objective import ATTAINED, Objective
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -92,6 +93,8 @@ def search_serving(
         assumed=tuple(dict.fromkeys(why for one in ranked[0].deployments for why in bench.get(one)[0].format_notes)),
         attainable={} if least is not None else attainable(found, objective),
         bound_devices=_bound(shapes, bench),
+        bound_spent=_least_spent(shapes, bench, aim),
+        aim=aim,
         seconds=time.perf_counter() - begun,
         title=f"{model.name} on {cluster.name}: {traffic.name}, {traffic.requests:,} requests",
         objective=objective,
@@ -109,6 +112,28 @@ def _bound(shapes: Sequence[Deployment], bench: Bench) -> int | None:
         return None
     works = [(made, least_work(made, tables, traffic)) for made, tables in map(bench.get, shapes)]
     return least_devices(works, (traffic.requests - 1) / span_s)
+
+
+def _least_spent(shapes: Sequence[Deployment], bench: Bench, aim: str) -> float | None:
+    """The least that any fleet of these shapes takes of an aim: dollars of a request, joules or CO2e of a token.
+
+    None of other aims, and where nothing is known of one shape.
+    """
+    if aim not in _SPENT or not shapes:
+        return None
+    cluster, traffic = bench.cluster, bench.traffic
+    of_instance = instance_usd_per_h if aim == DOLLARS else idle_instance_w
+    rates = [of_instance(cluster, one) for one in shapes]
+    known = [rate for rate in rates if rate is not None]
+    if len(known) < len(rates):
+        return None
+    works = [least_work(made, tables, traffic) for made, tables in map(bench.get, shapes)]
+    found = least_spent(list(zip(known, works, strict=True)), traffic)
+    if aim == DOLLARS:
+        return found / 3600.0
+    grid = cluster.carbon_kg_per_j
+    per_token = found / float(traffic.output_tokens.mean())
+    return per_token if aim == JOULES else None if grid is None else per_token * grid.value
 
 
 def _by_recipe(

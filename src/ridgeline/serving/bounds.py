@@ -95,3 +95,19 @@ def least_devices(works: Sequence[tuple[Engine, LeastWork | None]], rate_per_s: 
     )
     smallest = min(instance_devices(one.deployment) for one, _ in works)
     return max(smallest, int(np.ceil(rate_per_s * (prompt_s + output_s) - 1e-9)))
+
+
+def least_spent(works: Sequence[tuple[float, LeastWork | None]], traffic: Traffic) -> float:
+    """The least that a mean request takes of what an instance spends a second, in any fleet of some shapes.
+
+        max( min s * prompt + min s * output,  min s * (time in which requests come) / N )
+
+    with s the rate of spending of each shape and its least work, of which 0 is taken where it is not known: instances
+    spend while they work, and one at least is there as long as requests come.
+    """
+    span_s = float(traffic.arrival_s[-1] - traffic.arrival_s[0])
+    sides = (
+        min(rate * (getattr(work, side) if work is not None else 0.0) for rate, work in works)
+        for side in ("prompt_s", "output_s")
+    )
+    return max(sum(sides), min(rate for rate, _ in works) * span_s / traffic.requests)
