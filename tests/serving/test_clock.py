@@ -174,6 +174,7 @@ def test_two_batch_overlap_of_several_ranks_by_hand() -> None:
     )  # fmt: skip
     rule = rules[0]
     rule["gained"], rule["balance"], rule["nano_tokens"], rule["memory_sms"], rule["link_sms"] = 1.0, 1.0, 2, 0.5, 0.2
+    rule["chain"], rule["attention_memory"] = 0.5, 1.0
     assert nano_parts(times, rule, 4.0, 2.0, 4.0, False) == (29.0, 14.5, 7.25)
     assert nano_parts(times, rule, 4.0, 2.0, 4.0, True) == (209.0, 104.5, 52.25)
     lines = decode_lines(times, rule, 4.0, 2.0, True, 0.0)

@@ -34,7 +34,7 @@ TOKEN_BYTES = 32 * 8 * 2 * 128 * 2.0  # of Mixtral-8x7B's cache: layers, heads, 
 def served(text: str, **words: Any) -> tuple[Engine, StepTables]:
     one = engine(
         load("mixtral-8x7b"), machine(cluster("1xRTX-A5000")),
-        deployed(technique=(text,), token_budget=4096, **{"max_seqs": 512, **words}),
+        deployed(technique=(text,), **{"max_seqs": 512, "token_budget": 4096, **words}),
     )  # fmt: skip
     return one, one.tables(longest_prompt=512, longest=1024)
 
@@ -145,3 +145,11 @@ def test_what_does_not_fit_is_refused() -> None:
         _ = served(f"moe-lens({HOST},share=0.22)")[0].capacity
     with pytest.raises(PlanError, match="tp 2"):
         deployed(tp=2, technique=("moe-lens",))
+
+
+def test_iterations_take_prompts_until_the_device_is_as_busy_as_the_link() -> None:
+    one, tables = served(f"moe-lens({HOST})", token_budget=16_384)
+    budget = float(one.rule(tables)["token_budget"])
+    device = np.interp(budget, tables.tokens, tables.lane.mid + tables.experts(prompts=True).mid)
+    assert 4096 < budget < 16_384
+    assert device == pytest.approx(hosted_cache(one).weights_s, rel=0.05)
