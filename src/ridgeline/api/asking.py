@@ -21,9 +21,10 @@ from ridgeline.errors import (
     UnknownNameError,
     WorkloadError,
 )
+from ridgeline.scenario.fields import Field
 from ridgeline.scenario.serving import ServingScenario, read_serving, serving_from_words
 from ridgeline.scenario.serving_fields import DEPLOYMENT_FIELDS, OFFLOAD_FIELDS, TRAFFIC_FIELDS
-from ridgeline.scenario.training import OF_MACHINE, Scenario, read_scenario, scenario_from_words
+from ridgeline.scenario.training import OF_MACHINE, Place, Scenario, read_scenario, scenario_from_words, tables_of
 
 TRAFFIC_NAMES = frozenset(field.name for field in TRAFFIC_FIELDS)
 DEPLOYMENT_NAMES = frozenset(field.name for field in (*DEPLOYMENT_FIELDS, *OFFLOAD_FIELDS))
@@ -119,6 +120,26 @@ def tables_from(
     if not subject.endswith(".toml"):
         tables["model"] = {"config" if subject.endswith(".json") or is_folder(subject) else "name": subject}
     return tables
+
+
+def asked_tables(
+    subject: str,
+    on: str | None,
+    words: Mapping[str, Any],
+    fields: Mapping[str, tuple[Field, ...]],
+    what: str,
+    *,
+    example: str,
+) -> tuple[Mapping[str, Mapping[str, object]], Place]:
+    """The tables of a scenario whose sections have some fields, flags over those of a file, and where they stand."""
+    sections = {section: frozenset(one.name for one in table) for section, table in fields.items()}
+    _refuse_others(words, frozenset().union(*sections.values()), f"says nothing of {what}; leave it out")
+    tables = tables_from(subject, on, words, sections)
+    if subject.endswith(".toml"):
+        return tables_of(subject, tables)
+    if on is None:
+        raise InputError(f"say which machine, e.g. --on {example}", field="--on")
+    return tables, Place(file=None, folder=Path(), lines={})
 
 
 def take_machine_words(given: SimpleNamespace) -> None:

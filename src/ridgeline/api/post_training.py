@@ -7,15 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import tables_from
-from ridgeline.api.flags import flag_of
+from ridgeline.api.asking import asked_tables
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, PlanError, WorkloadError
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
 from ridgeline.report.post_training import PostTrainingReport, iteration_blocks, splits_blocks
-from ridgeline.scenario.post_training import PostTrainingScenario, post_training_from_words, read_post_training
+from ridgeline.scenario.post_training import PostTrainingScenario, post_training_of
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
-from ridgeline.scenario.training import OF_MACHINE
 from ridgeline.search.post_training import roles_of, search_post_training
 from ridgeline.units import bytes_text, time_text
 
@@ -24,17 +22,8 @@ _WIDTH = 140  # columns when piped
 
 def asked_of(subject: str, on: str | None, words: Mapping[str, Any]) -> PostTrainingScenario:
     """The post-training that a command line describes; flags win over a scenario file."""
-    sections = {"workload": frozenset(one.name for one in POST_TRAINING_FIELDS)}
-    sections["plan"] = frozenset(one.name for one in POST_PLAN_FIELDS)
-    for name, value in words.items():
-        if value is not None and name not in OF_MACHINE.union(*sections.values()):
-            raise InputError("says nothing of post-training; leave it out", field=flag_of(name))
-    tables = tables_from(subject, on, words, sections)
-    if subject.endswith(".toml"):
-        return read_post_training(subject, tables)
-    if on is None:
-        raise InputError("say which machine, e.g. --on 64xH100-SXM", field="--on")
-    return post_training_from_words(tables)
+    fields = {"workload": POST_TRAINING_FIELDS, "plan": POST_PLAN_FIELDS}
+    return post_training_of(*asked_tables(subject, on, words, fields, "post-training", example="64xH100-SXM"))
 
 
 def _question(asked: PostTrainingScenario) -> PostTrainingQuestion:

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.api.answer import Answer
-from ridgeline.api.asking import cluster_words
-from ridgeline.api.flags import flag_of, given
+from ridgeline.api.asking import asked_tables
 from ridgeline.errors import InputError, ModelError, PlanError
 from ridgeline.memory.sampling import SamplingMemory
 from ridgeline.plan.sampling import DEGREES, OFFLOADS
 from ridgeline.predict.sampling import SamplingCost, sample
 from ridgeline.report.blocks import Block, Line, Table, blank
-from ridgeline.scenario.sampling import SamplingScenario, read_sampling, sampling_from_words
+from ridgeline.scenario.sampling import SamplingScenario, sampling_of
 from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS
-from ridgeline.scenario.training import OF_MACHINE
 from ridgeline.units import bytes_text, time_text
 
 _WIDTH = 120  # columns when piped
@@ -24,18 +22,8 @@ _WIDTH = 120  # columns when piped
 
 def asked_of(subject: str, on: str | None, words: Mapping[str, Any]) -> SamplingScenario:
     """The pictures that a command line describes; flags win over a scenario file."""
-    sections = {"workload": frozenset(one.name for one in SAMPLING_FIELDS)}
-    sections["plan"] = frozenset(one.name for one in DIVISION_FIELDS)
-    for name, value in words.items():
-        if value is not None and name not in OF_MACHINE.union(*sections.values()):
-            raise InputError("says nothing of pictures; leave it out", field=flag_of(name))
-    tables: dict[str, Any] = {section: table for section, names in sections.items() if (table := given(words, names))}
-    tables |= {"cluster": table} if (table := cluster_words(on, words)) else {}
-    if subject.endswith(".toml"):
-        return read_sampling(subject, tables)
-    if on is None:
-        raise InputError("say which machine, e.g. --on 1xH100-SXM", field="--on")
-    return sampling_from_words({"model": {"name": subject}, **tables})
+    fields = {"workload": SAMPLING_FIELDS, "plan": DIVISION_FIELDS}
+    return sampling_of(*asked_tables(subject, on, words, fields, "pictures", example="1xH100-SXM"))
 
 
 def predict_sampling(subject: str, on: str | None, words: Mapping[str, Any]) -> Answer:

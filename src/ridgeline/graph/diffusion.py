@@ -63,7 +63,10 @@ def unet(name: str, *, image: int | None = None) -> Model:
     embedding = (
         linear("time", first, wide, split=Split.NONE, bias=True),
         linear("time_out", wide, wide, split=Split.NONE, bias=True, kept=(kept(wide),)),
-        *([] if not spec.labels else _labels(spec.labels, wide)),
+        *(
+            linear(name, given, wide, split=Split.NONE, bias=True)
+            for name, given in ((("labels", spec.labels), ("labels_out", wide)) if spec.labels else ())
+        ),
         net.convolution("conv_in", LATENT, first, side),
     )
     head = (
@@ -75,13 +78,6 @@ def unet(name: str, *, image: int | None = None) -> Model:
         name, "unet", layers, hidden=first * side**2, source="released code", embedding=embedding, head=head,
         dims={"image": image, "text_tokens": spec.text_tokens},
     )  # fmt: skip
-
-
-def _labels(entering: int, wide: int) -> list[Op]:
-    return [
-        linear("labels", entering, wide, split=Split.NONE, bias=True),
-        linear("labels_out", wide, wide, split=Split.NONE, bias=True),
-    ]
 
 
 class _Layers:

@@ -125,7 +125,8 @@ def _load_file(path: Path) -> Model:
     if folder and not _exists(file):
         raise InputError("no such file (the folder holds no config.json)", file=str(path))
     text = read_user_file(file, CONFIG).text()
-    config, name = _with_quantization(parse_config(text, file=str(file)), file), _name_of(file)
+    config = _with_quantization(parse_config(text, file=str(file)), file)
+    name = file.resolve().parent.name if file.name == "config.json" else file.stem
     try:
         checkpoint_weights(config)
         return build(config, name=name, source=str(file))
@@ -155,10 +156,6 @@ def _placed(message: str, text: str, file: str) -> InputError:
     key = next((word for word in named.groups() if word), "model") if named else "model"
     line = next((number for number, row in enumerate(text.splitlines(), start=1) if f'"{key}"' in row), None)
     return InputError(message, file=file, line=line, field=key)
-
-
-def _name_of(file: Path) -> str:
-    return file.resolve().parent.name if file.name == "config.json" else file.stem
 
 
 def parse_config(text: str, *, file: str) -> Mapping[str, Any]:

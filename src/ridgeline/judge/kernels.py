@@ -58,11 +58,8 @@ def judge_file(task: KernelTask, candidate: str, settings: JudgeSettings) -> Ver
     if "verdict" in told:
         verdict = from_dict(told["verdict"])
         return Verdict(**{**vars(verdict), "file": task.title})
-    return Verdict(file=task.title, candidate=candidate, findings=(_crash(ending),), cases=0)
-
-
-def _crash(ending: str) -> Finding:
-    return Finding(name="crash", detail=ending or "the process ended without an answer")
+    crash = Finding(name="crash", detail=ending or "the process ended without an answer")
+    return Verdict(file=task.title, candidate=candidate, findings=(crash,), cases=0)
 
 
 def _run(request: Path, answer: Path, environment: Mapping[str, str], limit_s: float) -> str:

@@ -122,7 +122,7 @@ def backward_of(names: Mapping[str, Any]) -> dict[str, Any]:
 
     def reference(*given: Any) -> tuple[Any, ...]:
         with torch.enable_grad():
-            count = len(given) - _arity(forward)
+            count = len(given) - forward.__code__.co_argcount
             grads, rest = given[:count], given[count:]
             leaves = [
                 one.detach().clone().requires_grad_()
@@ -139,7 +139,3 @@ def backward_of(names: Mapping[str, Any]) -> dict[str, Any]:
         )
 
     return {**names, "inputs": inputs, "reference": reference, "origin": forward}
-
-
-def _arity(forward: Callable[..., Any]) -> int:
-    return forward.__code__.co_argcount

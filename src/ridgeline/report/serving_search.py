@@ -102,7 +102,8 @@ class ServingSearch(Printed):
         at = zip(self.objective.percentiles, best.metrics.at_percentiles, strict=True)
         rows += [(one.text, f"{latency_text(value)}, at most {latency_text(one.most_s)}") for one, value in at]
         if fewest is not None:
-            rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}{_attained(fewest)}"))
+            kept = "" if fewest.metrics.attained is None else f", {fewest.metrics.attained:.1%} kept"
+            rows.append(("fewest devices", f"{fewest.devices}: {fleet_text(fewest)}{kept}"))
         rows += [("bound", text) for text in self._bound()]
         rows += [("evidence", text) for text in steps_known(best.known)]
         return [
@@ -177,10 +178,6 @@ def missed_text(best: Candidate, objective: Objective, attainable: Mapping[str, 
         f"no deployment keeps {share}{objective_text(objective)}{attained}{nearest}; take more devices, narrower"
         " weights and caches (--quantize), or a wider objective (--slo)"
     )
-
-
-def _attained(one: Candidate) -> str:
-    return "" if one.metrics.attained is None else f", {one.metrics.attained:.1%} kept"
 
 
 def _seen(best: Candidate) -> list[tuple[str, str]]:

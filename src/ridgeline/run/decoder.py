@@ -58,11 +58,6 @@ class _Shared(Function):  # type: ignore[misc]
         return total, None
 
 
-def shared_by(whole: Any, group: Any) -> Any:
-    """What every rank of a group holds whole and uses for its own part; its gradient is the sum of theirs."""
-    return _Shared.apply(whole, group)
-
-
 class _Trade(Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, rows: Any, received: Sequence[int], sent: Sequence[int], group: Any) -> Any:
@@ -158,7 +153,7 @@ class LatentAttention(TorchAttention):
         made = self.latent_up(self.latent_norm(latent)).unflatten(-1, (-1, still + self.v_dim))
         k, v = made.split([still, self.v_dim], dim=-1)
         if self.tensor is not None:
-            shared = shared_by(shared, self.tensor)
+            shared = _Shared.apply(shared, self.tensor)
         shared = turned(shared[:, :, None], start).expand(-1, -1, k.shape[2], -1)
         q = torch.cat([q[..., :still], turned(q[..., still:], start)], dim=-1)
         return q, torch.cat([k, shared], dim=-1), v

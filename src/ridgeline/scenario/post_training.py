@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.errors import InputError, RidgelineError
+from ridgeline.errors import RidgelineError
 from ridgeline.facts.lengths import is_law
 from ridgeline.facts.mechanisms import constant
-from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import ONLINE, PAIRED, TASKS, PostTraining
 from ridgeline.scenario.assumed import fill_precision
 from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
-from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, tables_of
+from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, task_in
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -46,27 +43,11 @@ def names_post_training(subject: str, words: Mapping[str, Any]) -> bool:
     """Whether flags, or else a scenario file that can be read, ask for a task of post-training."""
     if words.get("task") is not None:
         return str(words["task"]).casefold() in TASKS
-    if not subject.endswith(".toml"):
-        return False
-    try:
-        content = tomllib.loads(read_user_file(subject, SCENARIO).text())
-    except (InputError, ValueError, RecursionError):
-        return False
-    workload = content.get("workload")
-    return isinstance(workload, dict) and str(workload.get("task")).casefold() in TASKS
+    return subject.endswith(".toml") and str(task_in(subject)).casefold() in TASKS
 
 
-def read_post_training(path: str | Path, words: Mapping[str, Table] | None = None) -> PostTrainingScenario:
-    """The scenario in a TOML file; raises InputError with file, line and field for anything that cannot be used."""
-    return _build(*tables_of(path, words))
-
-
-def post_training_from_words(words: Mapping[str, Table]) -> PostTrainingScenario:
-    """The scenario that tables describe; raises `InputError` with the flag at fault."""
-    return _build(words, Place(file=None, folder=Path(), lines={}))
-
-
-def _build(tables: Mapping[str, Table], place: Place) -> PostTrainingScenario:
+def post_training_of(tables: Mapping[str, Table], place: Place) -> PostTrainingScenario:
+    """The scenario that tables describe; raises `InputError` with file, line and field, or the flag at fault."""
     model, cluster, _ = model_and_cluster(tables, place)
     if cluster.mixed is not None:
         raise place.fail("cluster", "", "has unlike devices; post-training is predicted on devices of one kind")

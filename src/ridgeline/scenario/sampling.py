@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ridgeline.errors import InputError
-from ridgeline.facts.user_files import SCENARIO, read_user_file
 from ridgeline.graph.denoiser_specs import diffusion_model, find_diffusion, usual_sampling
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS, TASK
-from ridgeline.scenario.training import Place, Table, cluster_in, failing, guarded, tables_of
+from ridgeline.scenario.training import Place, Table, cluster_in, failing, guarded, task_in
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Cluster
@@ -36,25 +32,11 @@ def names_sampling(subject: str) -> bool:
     """Whether a command's subject is a diffusion model, or a scenario whose task is diffusion that can be read."""
     if not subject.endswith(".toml"):
         return find_diffusion(subject) is not None
-    try:
-        content = tomllib.loads(read_user_file(subject, SCENARIO).text())
-    except (InputError, ValueError, RecursionError):
-        return False
-    workload = content.get("workload")
-    return isinstance(workload, dict) and workload.get("task") == TASK
+    return task_in(subject) == TASK
 
 
-def read_sampling(path: str | Path, words: Mapping[str, Table] | None = None) -> SamplingScenario:
-    """The scenario in a TOML file; raises InputError with file, line and field for anything that cannot be used."""
-    return _build(*tables_of(path, words))
-
-
-def sampling_from_words(words: Mapping[str, Table]) -> SamplingScenario:
-    """The scenario that tables describe; raises `InputError` with the flag at fault."""
-    return _build(words, Place(file=None, folder=Path(), lines={}))
-
-
-def _build(tables: Mapping[str, Table], place: Place) -> SamplingScenario:
+def sampling_of(tables: Mapping[str, Table], place: Place) -> SamplingScenario:
+    """The scenario that tables describe; raises `InputError` with file, line and field, or the flag at fault."""
     model = tables.get("model", {})
     name = model.get("name")
     if not isinstance(name, str) or set(model) != {"name"}:

@@ -115,6 +115,15 @@ def tables_of(path: str | Path, words: Mapping[str, Table] | None = None) -> tup
     return merged, place
 
 
+def task_in(path: str) -> object:
+    """The task of a scenario file's workload; None where it names none, or cannot be read."""
+    try:
+        workload = tomllib.loads(read_user_file(path, SCENARIO).text()).get("workload")
+    except (InputError, ValueError, RecursionError):
+        return None
+    return workload.get("task") if isinstance(workload, dict) else None
+
+
 def _tables(text: str, file: str) -> dict[str, dict[str, object]]:
     try:
         document = tomllib.loads(text)

@@ -47,11 +47,6 @@ def network(name: str, *, source: str = "") -> str | None:
     return None if found is None else found.text.casefold()
 
 
-def is_sample(name: str) -> bool:
-    """Whether a network reads sentences, utterances or categories."""
-    return name in (*RECURRENT, *TRANSLATORS, *RECOMMENDERS, "ncf")
-
-
 def meters_tokens(row: Row) -> bool:
     """Whether what a row calls samples are tokens."""
     return reading("meters_tokens", **row.cells_of()) is not None
@@ -107,7 +102,7 @@ def image_recipe(told: TrainingRow, recipe: Recipe, name: str) -> Recipe:
         precision = own.text
         said.append(f"the released program computes in {precision}, whatever its table says")
     narrow = PRECISIONS[precision].quantize
-    if is_sample(name):
+    if name in (*RECURRENT, *TRANSLATORS, *RECOMMENDERS, "ncf"):  # of sentences, utterances or categories
         changes |= {"precision": "fp16-amp"} if narrow else {}
         plan |= {"ep": row.count("n_devices") or 1, "etp": 1} if name in RECOMMENDERS else {}
     elif name in SEGMENTS:

@@ -133,7 +133,9 @@ def _read(asked: _ModelAsked) -> ModelReading:
     if found is not None:
         return _checked(asked, *found)
     entry = published_dimensions(plain)
-    if entry is not None and not asked.flags and _agrees(entry.dims, stated):
+    given = _given(stated)
+    agrees = entry is not None and all(entry.dims.get(one) == given[one] for one in ("hidden", "heads") if one in given)
+    if entry is not None and agrees and not asked.flags:
         model = _explicit({**entry.dims, **_given(stated)}, plain, entry.source, asked.seq_len)
         return _checked(asked, model, (f"dimensions of {plain}: {entry.source}",))
     return _from_numbers(asked, plain)
@@ -142,10 +144,6 @@ def _read(asked: _ModelAsked) -> ModelReading:
 def _given(stated: Stated) -> dict[str, object]:
     pairs = {"layers": stated.layers, "hidden": stated.hidden, "heads": stated.heads, "vocab": stated.vocab}
     return {field: value for field, value in pairs.items() if value is not None}
-
-
-def _agrees(dims: Mapping[str, object], stated: Stated) -> bool:
-    return all(dims.get(field) == value for field, value in _given(stated).items() if field in ("hidden", "heads"))
 
 
 def _from_catalog(plain: str, stated: Stated, seq_len: int | None) -> tuple[Model, tuple[str, ...]] | None:

@@ -125,13 +125,9 @@ def _start(model: Mechanism, rows: MeasuredRows) -> Array:
     return start
 
 
-def _folds(count: int) -> Index:
-    return np.random.default_rng(0).permutation(count) % _FOLDS
-
-
 def judged(rows: MeasuredRows) -> tuple[Array, list[Array]]:
     """Times of each row by the fit that has not seen it [s], and the values of these fits."""
-    model, folds = wide_mechanism(rows.family, rows.kernel), _folds(len(rows))
+    model, folds = wide_mechanism(rows.family, rows.kernel), np.random.default_rng(0).permutation(len(rows)) % _FOLDS
     priced, found = np.empty(len(rows)), []
     for fold in range(_FOLDS):
         values = values_of(rows, np.flatnonzero(folds != fold))
