@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME, Change, TrialOutcome
+from ridgeline.advise.cases import DOLLARS, GOODPUT, TIME, Change, TrialOutcome, ends_range
 from ridgeline.advise.composing import AdviceQuestion, advise
 from ridgeline.advise.training import UNITS, TrainingCase
 from ridgeline.advise.training_levers import TrainedChoice
@@ -94,9 +94,7 @@ class LengthsCase(TrainingCase):
 
     def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
         """Both ends of after over before [1], at the same end of what prices may be wrong."""
-        ratios = [after.value / before.value]
-        ratios += [end / first for first, end in zip(before.ends or (), after.ends or (), strict=False)]
-        return min(ratios), max(ratios)
+        return ends_range(before, after)
 
 
 _MODEL_PARTS = ("matrix", "attention")

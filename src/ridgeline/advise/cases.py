@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from ridgeline.facts.records import Evidence, Fact
@@ -70,6 +71,15 @@ class TrialOutcome:
         return (max(0.0, self.excess_bytes), self.value)
 
 
+def ends_range(before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
+    """Low and high end of after over before [1]: both at the same end of what their prices may be wrong."""
+    ratios = [after.value / before.value]
+    for one, other in zip(before.ends or (), after.ends or (), strict=False):
+        if 0.0 < one < inf and 0.0 < other < inf:
+            ratios.append(other / one)
+    return min(ratios), max(ratios)
+
+
 class AdviceCase(Protocol[S]):
     """One kind of scenario: training, serving, pictures."""
 
@@ -84,6 +94,7 @@ class AdviceCase(Protocol[S]):
 
     def closer(self, on: S) -> float:
         """A bound of the value of a choice that takes longer to find and may be higher; 0 where there is none."""
+        return 0.0
 
     def outcome(self, on: S) -> TrialOutcome:
         """What a choice comes to, without its parts; raises `RidgelineError` where it cannot be run."""
@@ -92,10 +103,13 @@ class AdviceCase(Protocol[S]):
         """What a choice comes to, with its parts and ends."""
 
     def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
-        """Low and high end of after over before [1], where what both have in common errs alike."""
+        """Low and high end of after over before [1], where what both have in common errs alike: at the same end."""
+        return ends_range(before, after)
 
     def lists(self, change: Change[S]) -> bool:
         """Whether policy files of programs say if they have a change; else the technique alone does."""
+        return False
 
     def programs(self, on: S) -> tuple[str, ...]:
-        """Programs that run a choice, by name."""
+        """Programs that run a choice, by name; none where no files say it."""
+        return ()

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from ridgeline.advise.cases import DOLLARS, GOODPUT, MEMORY, TIME, Change, TrialOutcome
+from ridgeline.advise.cases import DOLLARS, GOODPUT, MEMORY, TIME, AdviceCase, Change, TrialOutcome
 from ridgeline.advise.training_levers import UNSEEN
 from ridgeline.advise.words import every_technique
 from ridgeline.facts.records import Cluster, Fact
@@ -40,7 +40,7 @@ class PictureChoice:
 
 
 @dataclass
-class PicturesCase:
+class PicturesCase(AdviceCase[PictureChoice]):
     """A scenario of pictures; batches run side by side on as many groups of devices as there are."""
 
     model: str
@@ -103,10 +103,6 @@ class PicturesCase:
         """Its memory: a batch is priced in closed form, so that its outcome is no dearer than a bound."""
         return replace(self.outcome(on), value=0.0)
 
-    def closer(self, on: PictureChoice) -> float:
-        """None: 0."""
-        return 0.0
-
     def outcome(self, on: PictureChoice) -> TrialOutcome:
         """The value of the objective."""
         cost = self.cost(on)
@@ -147,14 +143,6 @@ class PicturesCase:
         low, high = shared_error(before.parts, after.parts, [{name: factors} for name in names])
         times = sum(after.parts.values()) / sum(before.parts.values())
         return ratio * low / times, ratio * high / times
-
-    def lists(self, change: Change[PictureChoice]) -> bool:
-        """Whether files of programs say if they have it: none does."""
-        return False
-
-    def programs(self, on: PictureChoice) -> tuple[str, ...]:
-        """None: no files of programs say what they make pictures with."""
-        return ()
 
 
 def _put(asked: dict[str, Any], by: dict[str, Any], on: PictureChoice) -> PictureChoice:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.advise.cases import DOLLARS, GOODPUT, JOULES, MEMORY, TIME, Change, TrialOutcome
+from ridgeline.advise.cases import DOLLARS, GOODPUT, JOULES, MEMORY, TIME, AdviceCase, Change, TrialOutcome
 from ridgeline.advise.serving_levers import GivenHost, ServedChoice, levers, offload_levers
 from ridgeline.advise.words import serving_techniques
 from ridgeline.cost.machine import Machine, machine
@@ -49,7 +49,7 @@ _DOUBLINGS, _STRIDE, _ROUNDS = 8, 1.5, 4  # of the rate that keeps to an objecti
 
 
 @dataclass
-class ServingCase:
+class ServingCase(AdviceCase[ServedChoice]):
     """A serving scenario: `traffic` is a piece short enough to replay often, `objective` one of `UNITS`.
 
     The goodput is the highest rate at which 99 % of the requests keep to the `bounds`, by bisection of the arrivals'
@@ -137,10 +137,6 @@ class ServingCase:
         return TrialOutcome(value=value, memory_bytes=sum(held.values()), excess_bytes=0.0, held=held)
 
     # outcomes --------------------------------------------------------------------------------------
-
-    def closer(self, on: ServedChoice) -> float:
-        """None: 0."""
-        return 0.0
 
     def outcome(self, on: ServedChoice) -> TrialOutcome:
         """The value of the objective, replayed."""
@@ -308,18 +304,6 @@ class ServingCase:
         }
         kinds = {name: _kind(name, bound) for name in parts}
         return {name: seconds for name, seconds in parts.items() if seconds > 0}, kinds
-
-    def range_of(self, before: TrialOutcome, after: TrialOutcome) -> tuple[float, float]:
-        """Both ends of after over before [1]: both replayed at the same end of what their prices may be wrong."""
-        ratios = [after.value / before.value]
-        for one, other in zip(before.ends or (), after.ends or (), strict=False):
-            if 0.0 < one < inf and 0.0 < other < inf:
-                ratios.append(other / one)
-        return min(ratios), max(ratios)
-
-    def lists(self, change: Change[ServedChoice]) -> bool:
-        """Whether files of engines say if they have it: none of what is tried here."""
-        return False
 
     def programs(self, on: ServedChoice) -> tuple[str, ...]:
         """The engine that is served with: its file prices all of its words."""

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from ridgeline.errors import InputError
+from ridgeline.export.forms import is_number
 from ridgeline.facts.policies import version_key
 from ridgeline.facts.store import read_tsv
 
@@ -48,7 +49,7 @@ class ConfigField:
         """Why the program would refuse a value; '' where it would not."""
         if value is None:  # null: the field left out
             return ""
-        if self.type == "float" and isinstance(value, str) and _number(value):
+        if self.type == "float" and isinstance(value, str) and is_number(value):
             return ""  # YAML 1.1 reads 2e-5 as text, and programs take it
         kinds = _TYPES[self.type]
         if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and self.type != "bool")):
@@ -73,14 +74,6 @@ class ConfigField:
     def our_value(self, value: Any) -> Any:
         """The program's value as ours; None where we have no word for it."""
         return _CONVERSIONS[self.convert.partition(":")[0]][1](value, self.convert.partition(":")[2])
-
-
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _pairs(told: str) -> list[tuple[str, str]]:

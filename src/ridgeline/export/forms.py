@@ -115,7 +115,7 @@ def read_flags_text(script: str, switches: frozenset[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     name = ""
     for part in parts:
-        if part.startswith("-") and not _number(part):
+        if part.startswith("-") and not is_number(part):
             name, equals, text = part.lstrip("-").partition("=")
             found[name] = _value(text) if equals else True
             name = "" if equals or name in switches else name
@@ -126,7 +126,8 @@ def read_flags_text(script: str, switches: frozenset[str]) -> dict[str, Any]:
     return found
 
 
-def _number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -138,7 +139,7 @@ def _value(text: str) -> Any:
     try:
         return int(text)
     except ValueError:
-        return float(text) if _number(text) else text
+        return float(text) if is_number(text) else text
 
 
 def put(document: dict[str, Any], name: str, value: Any) -> None:

@@ -165,13 +165,9 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
     names = [name for name in first.values if all(name in fit.values for fit in relatives)]
     values = {name: math.exp(sum(math.log(fit.values[name]) for fit in relatives) / len(relatives)) for name in names}
     known = rung_interval(first.family, "borrowed", first.form)
-    return Fit(
-        family=first.family,
+    return replace(
+        first,
         device=device,
-        engine=first.engine,
-        version=first.version,
-        form=first.form,
-        kernel=first.kernel,
         values=values,
         rows=sum(fit.rows for fit in relatives),
         held_median=max(fit.held_median for fit in relatives),
@@ -180,11 +176,9 @@ def blended(relatives: Sequence[Fit], device: str) -> Fit:
         low=known.low,
         high=known.high,
         shared=known.shared,
-        domain=first.domain,
         span=_together(relatives),
         source=BORROWED + ", ".join(dict.fromkeys(fit.device for fit in relatives)),
         date=max(fit.date for fit in relatives),
-        timed_by=first.timed_by,
         timed=tuple(sorted({model for fit in relatives for model in fit.timed})),
     )
 

@@ -82,31 +82,6 @@ class Denoiser:
 
 DENOISERS = toml_records("networks.toml", "denoisers", Denoiser)
 _USUAL = ("width", "height", "frames", "steps")
-NAMES: tuple[tuple[str, str], ...] = (
-    (r"^sd[- ]?v?1[.]?[45]$|^stable.diffusion[- ]?v?1[.-][45]$", "stable-diffusion-1"),
-    (r"^sd[- ]?v?2(?:\.[01])?$|^stable.diffusion[- ]?v?2(?:[.-][01])?(?:-base)?$", "stable-diffusion-2"),
-    (r"^sdxl(?:[- ](?:base[- ]?)?1\.0)?$|^stable.diffusion[- ]?xl(?:-base)?(?:[- ]1\.0)?$", "stable-diffusion-xl"),
-    (r"^playground[- ]?v?2(?:\.5)?$", "stable-diffusion-xl"),
-    (r"^flux\.?1?[- .]\[?(dev|schnell)\]?$", r"flux.1-\1"),
-    (r"^flux\.?1?[- ]krea(?:[- ]dev)?$", "flux.1-dev"),
-    (r"^(?:sd|stable.diffusion)[- ]?3[- ]medium$", "sd3-medium"),
-    (r"^(?:sd|stable.diffusion)[- ]?3\.5[- ]large$", "sd3.5-large"),
-    (r"^z-image(?:[- ]\(?(?:base|guided)\)?)?$", "z-image"),
-    (r"^pixart[- ](?:alpha|α)$", "pixart-alpha"),
-    (r"^hunyuan-?dit$", "hunyuan-dit"),
-    (r"^cogvideox-(2b|5b)$", r"cogvideox-\1"),
-    (r"^cogvideox-?1\.5-5b$", "cogvideox-1.5-5b"),
-    (r"^consisid\b", "consisid"),
-    (r"^sana[- ]?1\.6b$", "sana-1.6b"),
-    (r"^sana[- ]?video[-_ ]2b$", "sana-video-480p"),
-    (r"^hunyuan-?video$", "hunyuan-video"),
-    (r"^latte(?:-1)?$", "latte"),
-    (r"^wan-?2\.1[- ](?:t2v[- ])?(1\.3b|14b)$", r"wan2.1-\1"),
-    (r"^wan-?2\.1[- ]i2v[- ]14b(?:[- ](?:480|720)p)?$", "wan2.1-i2v-14b"),
-)
-"""Models by their names in tables: (name, model). Some are another's denoiser with weights of their own.
-Source: unet/config.json of playgroundai/playground-v2.5-1024px-aesthetic and transformer/config.json of
-black-forest-labs/FLUX.1-Krea-dev."""
 
 
 def find_diffusion(text: str) -> str | None:
@@ -118,7 +93,8 @@ def find_diffusion(text: str) -> str | None:
     name = text.strip().rsplit("/", 1)[-1]
     if name.casefold() in (*DENOISERS, *UNETS):
         return name.casefold()
-    matches = ((re.match(pattern, name, re.IGNORECASE), known) for pattern, known in NAMES)
+    named = read_toml("networks.toml")["pictures_named"]
+    matches = ((re.match(pattern, name, re.IGNORECASE), known) for pattern, known in named.items())
     return next((match.expand(known).casefold() for match, known in matches if match), None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ridgeline.errors import InputError
-from ridgeline.report.picture import escaped
+from ridgeline.report.picture import escaped, px
 
 HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#7F7F7F")
 INK, GRID, PAPER, FAINT = "#333333", "#d9d9d9", "#ffffff", "#bbbbbb"
@@ -20,11 +20,6 @@ WIDTH = 420.0  # px
 _CHAR = 6.6  # px that a character of 12 px text takes, about
 _WIDE_CHAR = 7.4  # px, where two must not touch
 _LINE = 16.0  # px
-
-
-def px(value: float) -> str:
-    """A coordinate, to a hundredth of a pixel."""
-    return f"{round(value, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)

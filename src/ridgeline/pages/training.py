@@ -10,8 +10,8 @@ from ridgeline.lower.tasks import TaskGraph
 from ridgeline.pages.bars import Bar, bars
 from ridgeline.pages.charts import Charts
 from ridgeline.pages.curves import Curve, Point, Side, curved, scattered
-from ridgeline.pages.drawing import GRID, HUES, Figure, Sheet, box, clipped, px
-from ridgeline.report.picture import escaped
+from ridgeline.pages.drawing import GRID, HUES, Figure, Sheet, box, clipped
+from ridgeline.report.picture import escaped, px
 from ridgeline.report.report import OpRow, Report, StageMemory
 from ridgeline.timeline.simulate import Timeline
 from ridgeline.units import bytes_text, rate_text, time_text

@@ -71,7 +71,7 @@ class _Plot:
 
     def path(self, places: Iterable[tuple[float, float]]) -> str:
         """The pairs of logarithms as the points of a line or an area."""
-        return " ".join(f"{_px(x)},{_px(y)}" for x, y in (self.at(*place) for place in places))
+        return " ".join(f"{px(x)},{px(y)}" for x, y in (self.at(*place) for place in places))
 
     def keep_clear(self, x: float, y: float, reach: float) -> None:
         """Lets no later label cover what lies within `reach` px of a place."""
@@ -88,7 +88,7 @@ class _Plot:
         self.taken.append(box)
         end, middle = left if left > x else right, (top + bottom) / 2
         words = _text(end, middle + 4, text, anchor="start" if left > x else "end")
-        line = f'<path d="M{_px(x)} {_px(y)}L{_px(end)} {_px(middle)}" stroke="{colour}" stroke-width="0.6"/>'
+        line = f'<path d="M{px(x)} {px(y)}L{px(end)} {px(middle)}" stroke="{colour}" stroke-width="0.6"/>'
         return words if box in boxes[:2] else f"{line}\n{words}"
 
     def _free(self, box: tuple[float, float, float, float]) -> bool:
@@ -188,14 +188,15 @@ def _percent(log_share: float) -> str:
     return f"{share:.0f} %" if 10 <= share < 1e6 else f"{share:.2g} %"
 
 
-def _px(value: float) -> str:
+def px(value: float) -> str:
+    """A coordinate, to a hundredth of a pixel."""
     return f"{round(value, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
 
 
 def _marks(index: int, places: Iterable[tuple[float, float]]) -> str:
     """A group's marks at places [px], in its colour and shape."""
     shape = _SHAPES[index // len(_HUES)]
-    marks = "\n".join(shape.format(x=_px(x), y=_px(y)) for x, y in places)
+    marks = "\n".join(shape.format(x=px(x), y=px(y)) for x, y in places)
     return f'<g class="points" fill="{_COLOURS[index]}" fill-opacity="0.75">{marks}</g>'
 
 
@@ -205,7 +206,7 @@ def escaped(text: str) -> str:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", more: str = "") -> str:
-    return f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
+    return f'<text x="{px(x)}" y="{px(y)}" text-anchor="{anchor}"{more}>{escaped(text)}</text>'
 
 
 def _tick(power: int, unit: str) -> str:
@@ -221,17 +222,17 @@ def _axes(plot: _Plot, x_unit: str, y_unit: str, x_title: str, y_title: str) -> 
     """Grid lines at powers of ten with their labels, the plot's edge and the titles of both axes."""
     right, bottom, middle = _LEFT + plot.width, _TOP + plot.height, _TOP + plot.height / 2
     words = [_text(_LEFT + plot.width / 2, bottom + 44, x_title, anchor="middle")]
-    words.append(_text(16, middle, y_title, anchor="middle", more=f' transform="rotate(-90 16 {_px(middle)})"'))
+    words.append(_text(16, middle, y_title, anchor="middle", more=f' transform="rotate(-90 16 {px(middle)})"'))
     grid = ""
     for power in range(plot.x[0], plot.x[1] + 1, -(-(plot.x[1] - plot.x[0]) // _MOST_TICKS)):
         x = plot.at(power, plot.y[0])[0]
-        grid += f"M{_px(x)} {_px(_TOP)}V{_px(bottom)}"
+        grid += f"M{px(x)} {px(_TOP)}V{px(bottom)}"
         words.append(_text(x, bottom + 18, _tick(power, x_unit), anchor="middle"))
     for power in range(plot.y[0], plot.y[1] + 1, -(-(plot.y[1] - plot.y[0]) // _MOST_TICKS)):
         y = plot.at(plot.x[0], power)[1]
-        grid += f"M{_px(_LEFT)} {_px(y)}H{_px(right)}"
+        grid += f"M{px(_LEFT)} {px(y)}H{px(right)}"
         words.append(_text(_LEFT - 8, y + 4, _tick(power, y_unit), anchor="end"))
-    edge = f'<path d="M{_px(_LEFT)} {_px(_TOP)}V{_px(bottom)}H{_px(right)}" fill="none" stroke="{_INK}"/>'
+    edge = f'<path d="M{px(_LEFT)} {px(_TOP)}V{px(bottom)}H{px(right)}" fill="none" stroke="{_INK}"/>'
     return [f'<path class="grid" d="{grid}" stroke="#d9d9d9"/>', edge, *words]
 
 
@@ -240,9 +241,9 @@ def _sheet(title: str, plot: _Plot, lines: Iterable[str], legend: Sequence[tuple
     side = _LEFT + plot.width + _GAP
     width = max(side + 24 + _CHAR * max(len(words) for _, words in legend), _LEFT + 10 * len(title)) + _GAP
     height = max(_TOP + plot.height + _BELOW, _TOP + 18 * len(legend) + _GAP)
-    size = f'width="{_px(width)}" height="{_px(height)}" viewBox="0 0 {_px(width)} {_px(height)}"'
+    size = f'width="{px(width)}" height="{px(height)}" viewBox="0 0 {px(width)} {px(height)}"'
     rows = [
-        f'<g transform="translate({_px(side + 9)} {_px(_TOP + 8 + 18 * row)})">{mark}{_text(15, 4, words)}</g>'
+        f'<g transform="translate({px(side + 9)} {px(_TOP + 8 + 18 * row)})">{mark}{_text(15, 4, words)}</g>'
         for row, (mark, words) in enumerate(legend)
     ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="sans-serif" font-size="12">'
