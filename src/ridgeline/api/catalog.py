@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.api.answer import Answer
 from ridgeline.facts.records import Accelerator, Cluster, Fact
 from ridgeline.graph.model import Model
-from ridgeline.report.as_json import as_value, cluster_as_dict, model_as_dict
+from ridgeline.report.as_json import as_value, cluster_as_dict, model_as_dict, picked
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.report.text import count_text
 from ridgeline.units import bytes_text, rate_text, time_text
@@ -51,27 +51,31 @@ def _facts(facts: Mapping[str, Fact]) -> Table:
     )
 
 
+def _list(
+    found: Iterable[Any],
+    row: Callable[[Any], tuple[str, ...]],
+    told: Callable[[Any], Any],
+    columns: Sequence[str],
+    right: slice,
+) -> Forms:
+    """Entries as the rows of a table, of which some columns align right, and as JSON."""
+    known = list(found)
+    table = Table(columns=tuple(columns), rows=tuple(map(row, known)), right=frozenset(columns[right]), indent=0)
+    return [table], [told(one) for one in known]
+
+
 def _models() -> Forms:
     from ridgeline.graph.load import catalog as names
     from ridgeline.graph.load import load
     from ridgeline.graph.networks import networks
 
-    found = [load(name) for name in (*names(), *networks())]
-    rows = [
-        (
-            model.name,
-            model.model_type,
-            count_text(model.graph.params),
-            count_text(model.graph.active_params),
-            str(len(model.graph.layers)),
-            "" if model.max_positions is None else str(model.max_positions),
-        )
-        for model in found
-    ]
+    def row(model: Model) -> tuple[str, ...]:
+        positions = "" if model.max_positions is None else str(model.max_positions)
+        sizes = count_text(model.graph.params), count_text(model.graph.active_params), str(len(model.graph.layers))
+        return model.name, model.model_type, *sizes, positions
+
     columns = ("model", "type", "parameters", "active", "layers", "positions")
-    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[2:]), indent=0)], [
-        model_as_dict(model) for model in found
-    ]
+    return _list(map(load, (*names(), *networks())), row, model_as_dict, columns, slice(2, None))
 
 
 def _model(name: str) -> Forms:
@@ -96,12 +100,8 @@ def _model(name: str) -> Forms:
 def _accelerators() -> Forms:
     from ridgeline.facts.accelerators import accelerators
 
-    found = accelerators()
-    rows = [_accelerator_row(one) for one in found.values()]
     columns = ("accelerator", "vendor", "year", "memory", "memory rate", "bf16", "fp8", "power")
-    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[2:]), indent=0)], [
-        _accelerator_dict(one) for one in found.values()
-    ]
+    return _list(accelerators().values(), _accelerator_row, _accelerator_dict, columns, slice(2, None))
 
 
 def _accelerator_row(one: Accelerator) -> tuple[str, ...]:
@@ -133,34 +133,19 @@ def _accelerator(name: str) -> Forms:
 
 
 def _accelerator_dict(one: Accelerator) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "vendor": one.vendor,
-        "architecture": one.architecture,
-        "facts": {name: as_value(fact) for name, fact in one.facts.items()},
-        "sustained": {name: as_value(fact) for name, fact in one.sustained.items()},
-        "notes": one.notes,
-    }
+    return picked(one, "name", "vendor", "architecture", "facts", "sustained", "notes")
 
 
 def _clusters() -> Forms:
     from ridgeline.facts.clusters import cluster, clusters
 
-    found = [cluster(name) for name in clusters()]
-    rows = [
-        (
-            one.name,
-            one.accelerator.name,
-            str(one.count),
-            "" if one.price_usd_per_device_h is None else f"${one.price_usd_per_device_h.value:.2f}",
-            ", ".join(f"{tier.name} x{tier.size}" for tier in one.tiers),
-        )
-        for one in found
-    ]
+    def row(one: Cluster) -> tuple[str, ...]:
+        price = "" if one.price_usd_per_device_h is None else f"${one.price_usd_per_device_h.value:.2f}"
+        tiers = ", ".join(f"{tier.name} x{tier.size}" for tier in one.tiers)
+        return one.name, one.accelerator.name, str(one.count), price, tiers
+
     columns = ("machine", "accelerator", "devices", "per device-hour", "network")
-    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[2:4]), indent=0)], [
-        cluster_as_dict(one) for one in found
-    ]
+    return _list(map(cluster, clusters()), row, cluster_as_dict, columns, slice(2, 4))
 
 
 def _cluster(name: str) -> Forms:
@@ -194,22 +179,13 @@ def _cluster(name: str) -> Forms:
 def _processors() -> Forms:
     from ridgeline.facts.cpus import cpus
 
-    rows = [
-        (
-            one.name,
-            one.vendor,
-            str(one.year),
-            str(one.cores),
-            f"{one.channels} x {one.memory_type}",
-            rate_text(one.memory.value, "B/s"),
-            *(rate_text(one.peak[form].value, "FLOP/s") if form in one.peak else "" for form in ("fp32", "bf16")),
-        )
-        for one in cpus().values()
-    ]
+    def row(one: Cpu) -> tuple[str, ...]:
+        rates = (rate_text(one.peak[form].value, "FLOP/s") if form in one.peak else "" for form in ("fp32", "bf16"))
+        memory = f"{one.channels} x {one.memory_type}", rate_text(one.memory.value, "B/s")
+        return one.name, one.vendor, str(one.year), str(one.cores), *memory, *rates
+
     columns = ("processor", "vendor", "year", "cores", "memory", "rate", "fp32", "bf16")
-    return [Table(columns=columns, rows=tuple(rows), right=frozenset(columns[5:]), indent=0)], [
-        _processor_dict(one) for one in cpus().values()
-    ]
+    return _list(cpus().values(), row, _processor_dict, columns, slice(5, None))
 
 
 def _processor(name: str) -> Forms:
@@ -222,17 +198,8 @@ def _processor(name: str) -> Forms:
 
 
 def _processor_dict(one: Cpu) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "vendor": one.vendor,
-        "year": one.year,
-        "cores": one.cores,
-        "clock_hz": one.clock_hz,
-        "channels": one.channels,
-        "memory_type": one.memory_type,
-        "memory_bytes_per_s": as_value(one.memory),
-        "peak_flop_per_s": {form: as_value(fact) for form, fact in one.peak.items()},
-    }
+    own = picked(one, "name", "vendor", "year", "cores", "clock_hz", "channels", "memory_type")
+    return {**own, "memory_bytes_per_s": as_value(one.memory), "peak_flop_per_s": as_value(one.peak)}
 
 
 def _recipes() -> Forms:

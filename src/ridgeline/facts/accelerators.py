@@ -19,7 +19,7 @@ _PEAKS = (
     *("fp64_tflops", "fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops"),
     *("int8_tops", "int4_tops", "fp4_tflops"),
 )
-_SKIPPING = frozenset({"tf32", "fp16", "bf16", "fp8", "int8", "int4"})  # formats whose units skip two zeros of four
+_SKIPPING = ("tf32", "fp16", "bf16", "fp8", "int8", "int4")  # formats whose units skip two zeros of four
 _COLUMNS = {
     **{column: (f"{_PEAK}{column.partition('_')[0]}", "FLOP/s", 1e12) for column in _PEAKS},
     "vector_tflops": ("vector_flop_per_s", "FLOP/s", 1e12),
