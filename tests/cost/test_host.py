@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.cost.host import Disk, Kernel, Processors, copy_s, disk, experts_touched, pageable_bytes_per_s, products_s
+from ridgeline.cost.host import (
+    Disk,
+    Kernel,
+    Processors,
+    copy_s,
+    disk,
+    experts_touched,
+    pageable_bytes_per_s,
+    products_s,
+)
 from ridgeline.facts.cpus import cpu, cpu_constant, cpu_constants
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence

@@ -120,7 +120,7 @@ def copy_s(host: Processors, size_bytes: Number) -> Number:
 
 
 def pageable_bytes_per_s(link_bytes_per_s: float) -> float:
-    """A copy over a host link from memory that is not pinned [byte/s]: one core stages it, 1 / (1 / link + 1 / core)."""
+    """A copy over a host link from memory that is not pinned [byte/s]: a core stages it, 1 / (1 / link + 1 / core)."""
     return 1.0 / (1.0 / link_bytes_per_s + 1.0 / cpu_constant("core.bytes_per_s"))
 
 

@@ -123,7 +123,8 @@ class Habits:
     is the most tokens [token] of a prompt whose host layers stay there (0 all), `chunk` the most of one pass over a
     prompt. With `lends` products of so many tokens run on the device even of experts that are placed on the host, whose
     weights are copied there; with `counts_uses` an expert's own tokens are counted. `widened_bytes` [byte] is what
-    memory of the device moves to widen a packed weight to 16 bits before a product of 16 bits. A cache beside the device is copied to pinned memory on its way (`relay`), or
+    memory of the device moves to widen a packed weight to 16 bits before a product of 16 bits. A cache beside the
+    device is copied to pinned memory on its way (`relay`), or
     attended by the processors in 32 bits (`attends`); weights on disk are `mapped` files or read ahead.
     """
 
