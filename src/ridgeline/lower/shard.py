@@ -26,8 +26,6 @@ from ridgeline.graph.ops import (
     Op,
     RecurrentOp,
     Region,
-    Routing,
-    RoutingOp,
     ScanOp,
     SparseTableOp,
     Split,
@@ -38,6 +36,7 @@ from ridgeline.lower.chains import Chains
 from ridgeline.lower.contexts import context_exchange
 from ridgeline.lower.networks import convolution, made_of_weight, recurrence, scan, tables
 from ridgeline.lower.params import adapted, adapters, cast_to_keep, trains
+from ridgeline.lower.replays import replayed
 from ridgeline.lower.work import (
     Attention,
     Collective,
@@ -80,29 +79,10 @@ class Sharder:
     def block(self, block: Block) -> list[Work]:
         """All work of one layer of this kind, forward and backward, collectives included."""
         work = [piece for op in block.ops for piece in self.op(op, block)]
-        named = self._captured(block)
-        if named:
-            work = [
-                one if isinstance(one, Collective) or one.name not in named else replace(one, captured=True)
-                for one in work
-            ]
+        work = replayed(work, self.workload.captured, block)
         for boundary in block.boundaries:
             work += self._boundary(boundary, block)
         return work
-
-    def _captured(self, block: Block) -> frozenset[str]:
-        """Names of operators of a layer with experts that are replayed as CUDA graphs.
-
-        Experts, and what follows them, only where each computes as many rows as any other.
-        """
-        if self.workload.captured == "none" or not block.experts:
-            return frozenset()
-        if self.workload.captured == "layer":
-            return frozenset(op.name for op in block.ops)
-        routes = (n for n, op in enumerate(block.ops) if isinstance(op, RoutingOp) and op.step is Routing.ROUTE)
-        last = next(routes, -1)
-        first = 0 if self.workload.captured == "attention" else max(0, last - 2)  # the router's norm and product
-        return frozenset(op.name for op in block.ops[first : last + 1])
 
     def end(self, ops: Iterable[Op]) -> list[Work]:
         """All work of the embedding."""
