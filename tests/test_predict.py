@@ -22,10 +22,11 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.predict import Evaluation, Predictor, predict
 from ridgeline.seams.registry import names
+from ridgeline.training.pipeline import pipeline_schedule
 
 ROUNDING = 1 + 1e-9
 CLUSTERS = ("16xH100-SXM", "32xA100-SXM-80GB", "16xV100-SXM2-32GB", "16xGB200", "16xMI300X", "8xRTX-4090")
-CHUNKS = {"interleaved": 2, "zb-v": 2, "v-half": 2, "v-min": 2}
+CHUNKS = {"interleaved": 2, "zb-v": 2, "v-half": 2, "v-min": 2, "combined-1f1b": 2, "dualpipe": 2, "dualpipev": 2}
 
 
 @cache
@@ -346,7 +347,7 @@ def test_interleaving_one_chunk_is_refused() -> None:
         predictor.evaluate(Plan(pp=2, schedule="interleaved"))
 
 
-@pytest.mark.parametrize("schedule", [one for one in names("schedules") if one not in ("gpipe", "1f1b")])
+@pytest.mark.parametrize("schedule", [one for one in names("schedules") if not pipeline_schedule(one).alone])
 def test_a_schedule_for_several_stages_is_refused_on_one(schedule: str) -> None:
     predictor = Predictor(load("gpt2"), cluster("4xT4"), Workload(seq_len=512, global_batch=16))
     with pytest.raises(PlanError, match=rf"schedule {schedule} needs pp >= 2, got pp 1; nearest: schedule 1f1b"):

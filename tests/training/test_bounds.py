@@ -59,7 +59,12 @@ def pipelines(draw: st.DrawFn) -> tuple[str, int, int, int, int, float]:
     schedule = draw(st.sampled_from(names("schedules")))
     stages = draw(st.integers(1, 6))
     rounds = draw(st.integers(1, 3))
-    interleaved = schedule == "interleaved"
+    if schedule in ("dualpipe", "dualpipev"):
+        stages += stages % 2
+        micro_batches = 2 * (stages + draw(st.integers(0, 3)))
+        return schedule, stages, micro_batches, 2, draw(st.integers(0, 10**6)), draw(st.sampled_from([0.0, 0.2, 3.0]))
+    interleaved = schedule in ("interleaved", "combined-1f1b")
+    stages += schedule == "combined-1f1b"
     micro_batches = stages * rounds if interleaved else draw(st.integers(1, 14))
     chunks = draw(st.integers(2, 3)) if interleaved else 2 if schedule in FOLDED else 1
     return schedule, stages, micro_batches, chunks, draw(st.integers(0, 10**6)), draw(st.sampled_from([0.0, 0.2, 3.0]))

@@ -29,7 +29,8 @@ def lanes_step(predictor: Predictor, plan: Plan, held: StageLayers, times: Stage
 
 def busiest_stage_s(predictor: Predictor, plan: Plan) -> float:
     """Lower bound of the step of a plan [s]: its busiest stage, which waits for no other; 0 where nothing moves so."""
-    if not predictor.on_lanes(plan) or pipeline_schedule(plan.schedule).routed:
+    schedule = pipeline_schedule(plan.schedule)
+    if not predictor.on_lanes(plan) or schedule.routed or schedule.paired:
         return 0.0
     return stage_bound_s(*_laid_from(predictor, plan, *predictor.prepare(plan)))
 

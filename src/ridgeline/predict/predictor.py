@@ -120,6 +120,11 @@ class Predictor:
 
             return divided_layers(self, plan)
         copies = pipeline_schedule(plan.schedule).copies
+        if plan.pp * plan.chunks < copies:
+            raise PlanError(
+                f"plan: schedule {plan.schedule} holds {copies} copies of the weights, needs pp x chunks >= {copies},"
+                f" got {plan.pp * plan.chunks}; nearest: schedule 1f1b"
+            )
         return plan.layer_split or even_split(self.limits.layers, plan.pp * plan.chunks // copies)
 
     def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
@@ -187,6 +192,11 @@ class Predictor:
         """Raises `PlanError` for an illegal plan, or one whose layers' strategies are."""
         check(plan, context_style(plan.context_style), self.limits, self.workload, self.cluster.count)
         check_exchange(plan, unlike_links=self.cluster.links is not None)
+        if self.on_lanes(plan) and pipeline_schedule(plan.schedule).paired:
+            raise PlanError(
+                f"plan: schedule {plan.schedule} runs a forward and a backward at once, beside which layers that move"
+                " between tiers are not modelled; nearest: schedule 1f1b"
+            )
         if of_family(STRATEGIES, plan.technique) is None:
             return
         words = (*FLAGS, "optimizer_in_backward")

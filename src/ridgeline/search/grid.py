@@ -365,6 +365,6 @@ def _take(cost: LayoutCost, where: NDArray[np.int64]) -> LayoutCost:
             return type(value)(**{name: pick(getattr(value, name)) for name in value.__dataclass_fields__})
         if isinstance(value, dict):
             return {name: pick(item) for name, item in value.items()}
-        return value
+        return (lambda: pick(value())) if callable(value) else value
 
     return pick(cost)  # type: ignore[return-value]
