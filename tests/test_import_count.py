@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-MOST = 125  # modules of the package; the aim is 60
+MOST = 131  # modules of the package; the aim is 60
 
 ASK = """
 import sys

@@ -22,6 +22,7 @@ KEYS = {
     "model", "cluster", "deployments", "engines", "traffic", "overloaded", "ttft", "tpot", "itl", "latency", "ends",
     "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "attained", "goodput_rps", "hit_share", "refused",
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
+    "water_l", "embodied_kg", "devices_worn",
     "usd_per_h", "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges", "failures", "starts",
     "techniques", "longest_tokens", "groups", "slo",
     "instances_up", "idle_devices", "known", "what_if", "sensitivities", "intervals", "sampling", "window_s", "steady",

@@ -103,7 +103,7 @@ def test_a_file_of_hours_is_read_and_a_bad_one_refused(tmp_path: Path) -> None:
     assert len(grid_day(str(good))) == 48
     with pytest.raises(InputError, match="has 1 hours; needs 24"):
         grid_day(str(short))
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         grid_day(str(tmp_path / "none.csv"))
     with pytest.raises(UnknownNameError, match="known: california"):
         grid_day("atlantis")

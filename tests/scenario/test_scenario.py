@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
 from ridgeline.facts.clusters import carbon_intensity, cluster
+from ridgeline.facts.footprints import grid_water
 from ridgeline.graph.workload import PRECISIONS, Task
 from ridgeline.scenario.training import Scenario, read_scenario, scenario_from_words, write_scenario
 from ridgeline.seams.registry import names
@@ -209,7 +210,10 @@ def test_a_named_cluster_stands_in_a_region(tmp_path: Path) -> None:
     file.write_text('model = "llama-3.1-8b"\n[cluster]\nname = "8xH100-SXM"\nregion = "France"\n[workload]\n')
     there = read_scenario(file).cluster
     assert there.carbon_kg_per_j == carbon_intensity("FR")
-    assert replace(there, carbon_kg_per_j=None) == replace(cluster("8xH100-SXM"), carbon_kg_per_j=None)
+    assert there.water_l_per_j is not None
+    assert there.water_l_per_j.value == grid_water("FR").value
+    gone = {"carbon_kg_per_j": None, "water_l_per_j": None}
+    assert replace(there, **gone) == replace(cluster("8xH100-SXM"), **gone)
     moved = read_scenario(file, {"cluster": {"region": "DE"}}).cluster
     assert (moved.name, moved.carbon_kg_per_j) == (there.name, carbon_intensity("Germany"))
     file.write_text(file.read_text().replace("France", "Frnce"))

@@ -88,14 +88,15 @@ def test_what_is_offered_keeps_to_the_objective_in_its_replay() -> None:
     assert str(fleet).count("its replay keeps") == len(fleet.tried) - 1
 
 
-@pytest.mark.parametrize(("together", "mixes"), [(16, 2), (64, 6)])
+@pytest.mark.parametrize(("together", "mixes"), [(16, 2), (64, 7)])
 def test_bursts_that_the_sum_of_loads_does_not_see_take_the_next_mix(together: int, mixes: int) -> None:
     """Requests come all at once every 20 s: by their mean rate one instance is plenty, in the replay they queue."""
     starts = np.repeat(20.0 * np.arange(8), together)
     asked = traffic(starts, np.full(8 * together, 512), np.full(8 * together, 32), name="bursts")
     goal = Objective(ttft_s=0.3, tpot_s=0.1)
     fleet = rent_fleet(load("llama-3.2-1b"), offers_of("L4", lambda _: 1.0), asked, goal)
-    assert [one.counts for one in fleet.tried] == [{"1xL4": count} for count in range(1, len(fleet.tried) + 1)]
+    devices = [sum(int(name.split("x")[0]) * count for name, count in one.counts.items()) for one in fleet.tried]
+    assert devices == sorted(devices)  # a device costs the same in every mix
     assert len(fleet.tried) == mixes
     kept = [one.attained for one in fleet.tried]
     assert kept == sorted(kept)

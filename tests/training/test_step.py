@@ -174,10 +174,12 @@ def test_streams_of_links_belong_to_their_stage() -> None:
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[Plan, int, StageTimes]:
     schedule = draw(st.sampled_from(names("schedules")))
-    stages = draw(st.integers(1, 4))
-    chunks = 2 if schedule in ("zb-v", "v-half", "v-min", "v-half-vocab") or schedule == "interleaved" else 1
+    stages = 2 * draw(st.integers(1, 2)) if pipeline_schedule(schedule).paired else draw(st.integers(1, 4))
+    chunks = next(iter(pipeline_schedule(schedule).chunk_counts(stages, 2)))
     rounds = draw(st.integers(1, 3))
-    micro_batches = stages * rounds if schedule == "interleaved" else draw(st.integers(1, 8))
+    micro_batches = stages * rounds if schedule in ("interleaved", "combined-1f1b") else draw(st.integers(1, 8))
+    if schedule in ("dualpipe", "dualpipev"):
+        micro_batches = 2 * (stages + rounds - 1)
     random = np.random.default_rng(draw(st.integers(0, 10**6)))
     shape = (stages, chunks)
     exchange = draw(st.sampled_from([0.0, 0.1, 1.0, 10.0]))

@@ -194,8 +194,11 @@ def test_flop_rates_follow_the_source_s_way_of_counting(tmp_path: Path) -> None:
     common = batch * seq * layers * hidden**2
     model = 72 * common * (1 + seq / (6 * hidden) + vocab / (12 * layers * hidden))
     hardware = 96 * common * (1 + seq / (6 * hidden) + vocab / (16 * layers * hidden))
+    attended = 72 * common * (1 + (seq + 1) / (12 * hidden) + vocab / (12 * layers * hidden))  # pairs of the diagonal and below
     plain = one(tmp_path, **gpt, engine="Megatron-Core")
-    assert plain["predicted"] == pytest.approx(model / 2 / 8 / 1e12, rel=1e-6)
+    assert plain["predicted"] == pytest.approx(attended / 2 / 8 / 1e12, rel=1e-6)
+    before = one(tmp_path, **gpt, engine="Megatron-Core 0.11")
+    assert before["predicted"] == pytest.approx(model / 2 / 8 / 1e12, rel=1e-6)
     recomputed = one(tmp_path, **gpt, engine="Megatron-LM (Jan 2021)", recompute="full")
     assert recomputed["predicted"] == pytest.approx(hardware / 2 / 8 / 1e12, rel=1e-6)
     noted = one(tmp_path, **gpt, engine="Megatron-Core", recompute="full", notes="so this is a hardware-FLOP rate")
@@ -274,7 +277,7 @@ def test_the_interval_of_a_memory_row_is_that_of_its_transient_bytes(tmp_path: P
     """46.5 GiB without the context, 35 of them states; the score counts the rows that lie inside."""
     rows = ({"metric": "peak_mem_per_gpu", "unit": "GiB", "value": value} for value in ("50", "65"))
     inside, outside = answers(tmp_path, *rows)
-    assert [inside["low"], inside["high"]] == pytest.approx([35 + 0.79 * 11.5, 35 + 2.25 * 11.5])
+    assert [inside["low"], inside["high"]] == pytest.approx([35 + 0.66 * 11.5, 1.15 * 35 + 1.57 * 11.5])
     assert inside["low"] <= inside["measured"] <= inside["high"] < outside["measured"]
     found = statistics([inside, outside])
     assert (found["coverage"], found["scored"]) == (0.5, 2)

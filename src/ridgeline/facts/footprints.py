@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
 from ridgeline.errors import InputError, UnknownNameError
 from ridgeline.facts import store
 from ridgeline.facts.clusters import KG_PER_J, region_row
 from ridgeline.facts.records import Accelerator, Evidence, Fact
+from ridgeline.facts.user_files import FileKind, read_user_file
 
+_DAY = FileKind(what="the hours of a grid", most_bytes=2**20)
 _L_PER_J = 1.0 / 3.6e6  # litres of a kilowatt-hour
 _WATER = "ecologits, data/electricity_mixes.json 0.11.3"
 _ENDS = ("H100-SXM", "H200-SXM")  # of one die, with unlike memory
@@ -88,11 +89,9 @@ def grid_day(name: str) -> tuple[float, ...]:
         if found is None:
             raise UnknownNameError("grid day", name, _days(), hint=f"known: {', '.join(_days())}, or a CSV file")
         return found
+    text = read_user_file(name, _DAY).text()
     try:
-        with Path(name).open(encoding="utf-8", newline="") as file:
-            told = [float(row["g_per_kwh"]) for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=name) from None
+        told = [float(row["g_per_kwh"]) for row in csv.DictReader(text.splitlines())]
     except (KeyError, TypeError, ValueError):
         raise InputError("needs a column g_per_kwh of numbers, an hour a row", file=name) from None
     if len(told) < HOURS or not all(0.0 <= one < 1e5 for one in told):

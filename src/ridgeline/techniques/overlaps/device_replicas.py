@@ -32,7 +32,6 @@ class DeviceReplicas(NanoBatches):
     """
 
     key: ClassVar[str] = "device-replicas"
-    tags: ClassVar[tuple[str, ...]] = ("device-sharing",)
     source: ClassVar[tuple[str, ...]] = ("mind-the-memory-gap", "mind-the-memory-gap-code")
     in_words: ClassVar[bool] = False
     claims: ClassVar[tuple[str, ...]] = ("a third more throughput of OPT-1.3B, two replicas of 256 sequences",)
