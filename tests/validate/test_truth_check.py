@@ -206,7 +206,7 @@ def test_flop_rates_follow_the_source_s_way_of_counting(tmp_path: Path) -> None:
     total = one(
         tmp_path, **{**gpt, "metric": "aggregate_pflops", "unit": "PFLOP/s", "value": "1"}, engine="Megatron-Core"
     )
-    assert total["predicted"] == pytest.approx(model / 2 / 1e15, rel=1e-6)
+    assert total["predicted"] == pytest.approx(attended / 2 / 1e15, rel=1e-6)
 
 
 @pytest.mark.parametrize(
