@@ -194,7 +194,8 @@ def test_flop_rates_follow_the_source_s_way_of_counting(tmp_path: Path) -> None:
     common = batch * seq * layers * hidden**2
     model = 72 * common * (1 + seq / (6 * hidden) + vocab / (12 * layers * hidden))
     hardware = 96 * common * (1 + seq / (6 * hidden) + vocab / (16 * layers * hidden))
-    attended = 72 * common * (1 + (seq + 1) / (12 * hidden) + vocab / (12 * layers * hidden))  # pairs of the diagonal and below
+    pairs = (seq + 1) / (12 * hidden)  # of the diagonal and below
+    attended = 72 * common * (1 + pairs + vocab / (12 * layers * hidden))
     plain = one(tmp_path, **gpt, engine="Megatron-Core")
     assert plain["predicted"] == pytest.approx(attended / 2 / 8 / 1e12, rel=1e-6)
     before = one(tmp_path, **gpt, engine="Megatron-Core 0.11")
