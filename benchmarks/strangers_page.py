@@ -82,8 +82,8 @@ Written by `bench_strangers.py --unseal {side} --page`; answers are in `unseen/f
 """
 
 BEFORE = """
-The columns without a name are the answers of commit {before}, asked at the same time: what was mended in between was mended
-without these rows, so that the difference is what it is worth to strangers.
+The columns without a name are the answers of commit {before}, asked at the same time: what was mended in between was
+mended without these rows, so that the difference is what it is worth to strangers.
 """
 
 Answers = Mapping[str, Mapping[Key, Answer]]
