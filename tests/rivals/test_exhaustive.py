@@ -178,10 +178,12 @@ def _choices(base: Plan, space: Space, layers: int) -> Iterator[Plan]:
 def _chunks(schedule: str, pp: int, layers: int) -> list[int]:
     """Chunks that a schedule may have: without stages there is nothing to interleave or to fill."""
     if pp == 1:
-        return [1] if schedule in ("1f1b", "gpipe") else []
+        return [1] if schedule in ("1f1b", "gpipe", "combined-1f1b") else []
     if schedule == "interleaved":
         return [2] if layers % (2 * pp) == 0 else []
-    if schedule in ("zb-v", "v-half", "v-min"):
+    if schedule in ("combined-1f1b", "dualpipe"):  # what is not defined for a shape is refused as it is evaluated
+        return [2]
+    if schedule in ("zb-v", "v-half", "v-min", "dualpipev"):
         return [2] if 2 * pp <= layers else []
     return [1]
 

@@ -114,7 +114,7 @@ class Predictor:
         return self._prices[key]
 
     def split(self, plan: Plan) -> tuple[int, ...]:
-        """Layers of each pipeline place."""
+        """Layers of each pipeline place; raises `PlanError` where there are fewer places than layers or copies need."""
         if plan.layer_split is None and plan.technique and of_family(PARTITIONS, plan.technique) is not None:
             from ridgeline.predict.divided_stages import divided_layers
 

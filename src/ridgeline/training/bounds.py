@@ -169,7 +169,7 @@ class StepBound:
         times = beside_delayed(times, micro_batches)
         self.schedule = schedule
         self.split = schedule.splits
-        self.m = np.asarray(micro_batches, dtype=np.float64)
+        self.m = np.asarray(micro_batches, dtype=np.float64) / schedule.copies  # of each chunk
         forward, inputs, weights = times.forward_s, times.backward_input_s, times.backward_weight_s
         worked = weights
         if times.shared is not None:  # passes of each stage's own, here with its first chunk
@@ -198,7 +198,7 @@ class StepBound:
         self.agains_s = by_stage(over_chunks(times.again_s)) if times.back_gather_s is not None else self.gathers_s
         self.delayed_s = by_stage(np.asarray(times.delayed_s)) if np.any(times.delayed_s) else None
         self.optimizer_s = by_stage(times.optimizer_s)
-        self.work_s = by_stage(over_chunks(least + inputs + worked)) / schedule.copies
+        self.work_s = by_stage(over_chunks(least + inputs + worked))
         way = forward[..., 0] + times.send_forward_s[..., 0]
         if not self.split:  # split-off weight gradients may fill the way back
             back = np.roll(times.send_backward_s[..., 0], -1, axis=-1)  # from the stage after it
@@ -225,6 +225,8 @@ class StepBound:
         often = np.asarray(rules.reduce_always, dtype=float)
         start = gather_hidden * self._delay(always, once)
         end = reduce_hidden * self._spill(often, always * gather_hidden)
+        if self.schedule.paired:  # the first and the last task of a stage may be of either chunk
+            start, end = start * 0.0, end * 0.0
         body = self.pipeline_s + start + end
         many = gather_hidden * ((m * always + once) * gathers + m * always * self.agains_s)
         many = many + reduce_hidden * np.where(often > 0, m, 1.0) * reduces
@@ -236,7 +238,7 @@ class StepBound:
             )
         if self.reduced_once_s is not None:
             many, late = many + reduce_hidden * self.reduced_once_s, late + (1 - reduce_hidden) * self.reduced_once_s
-        if np.any(always) or np.any(often):
+        if (np.any(always) or np.any(often)) and not self.schedule.paired:  # passes of both hide some of it
             longer = self._repeated(always, often, gather_hidden, reduce_hidden)
             work = m * (self.work_s + longer)
             body = np.maximum(body, (self.path_s + work).max(axis=0) + start + end)
