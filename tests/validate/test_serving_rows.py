@@ -303,6 +303,7 @@ def test_metrics_of_one_run_share_a_key_and_dates_do_not_part_it() -> None:
         ({"n_devices": "6", "tp": "4"}, "no multiple of tp 4"),
         ({"n_devices": "-3"}, "out of range"),
         ({"isl": "many"}, "is not a number"),
+        ({"osl": "0.2", "metric": "output_throughput", "unit": "tok/s"}, "0.2 tokens of output: at least 1"),
         ({"precision_weights": "int3.7"}, "no number format"),
         ({"model": "Mystery-MoE", "params_b": "100", "active_params_b": "0.1"}, "its experts are not stated"),
         ({"model": "Mystery-MoE", "params_b": "0.4", "active_params_b": "0.3"}, "too small for 128 experts"),

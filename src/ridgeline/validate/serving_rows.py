@@ -35,6 +35,11 @@ PHASES = frozenset({"prefill_rate", "decode_rate"})
 """Metrics of one phase alone: all prompts of a static batch are computed before its first token of decode. Source:
 llama-cpp, examples/batched-bench."""
 
+OF_OUTPUT = frozenset(
+    {"output_rate", "output_rate_per_device", "decode_rate", "user_rate", "tpot", "itl", "token_energy"}
+)
+"""Metrics of tokens that are generated."""
+
 NEVER_SCORED = re.compile(r"burst|all-at-once|offline", re.IGNORECASE)
 BURST = re.compile(r"burst|all-at-once", re.IGNORECASE)
 DEPTH = re.compile(r"(?:\b(?:depth|N_KV)(?: of)?[ =:]*|@ ?d|(?<!\S)-d )(\d{3,})\b", re.IGNORECASE)
@@ -216,6 +221,8 @@ def _load(row: Row, arrivals: str) -> tuple[int | None, float | None, tuple[str,
 def _lengths(row: Row, arrivals: str, metric: str) -> _Lengths:
     """Prompt and output of a row, its data set's or its source's usual ones where blank."""
     prompt, output = number(row, "isl", zero=True), number(row, "osl", zero=True)
+    if output is not None and output < 1 and metric in OF_OUTPUT:
+        raise InputError(f"{output:g} tokens of output: at least 1 is needed for {row.text('metric')}", field="osl")
     if arrivals == "cold" or metric == "load_time":
         return _Lengths(prompt=prompt, output=output)
     drawn = reading("length_spread", runs=row.source)
