@@ -13,7 +13,6 @@ from ridgeline.seams.technique import EXACT
 S = TypeVar("S")  # a choice: a plan with its workload, deployments, a division of pictures
 
 TIME, MEMORY, GOODPUT, DOLLARS, JOULES = "time", "memory", "goodput", "dollars", "joules"
-OBJECTIVES = (TIME, MEMORY, GOODPUT, DOLLARS, JOULES)
 
 
 @dataclass(frozen=True, kw_only=True)

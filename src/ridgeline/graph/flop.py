@@ -153,8 +153,3 @@ def _context(op: Op, own: Number, source: Number, attention: str, given: Number 
         return found
     capped: Number = np.minimum(found, given) + own * 0.0
     return capped
-
-
-def train_flop_per_token(graph: Graph, seq_len: Number, *, attention: str = "causal") -> Number:
-    """Forward and backward FLOP per token when every weight is trained, no recompute [FLOP/token]."""
-    return model_flop_per_token(graph, seq_len, attention=attention) * (1.0 + BACKWARD_RATIO)

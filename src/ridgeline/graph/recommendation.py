@@ -20,8 +20,6 @@ USERS, ITEMS = 138_493, 26_744  # of MovieLens 20M
 FACTORS, NCF_LAYERS = 64, (256, 256, 128, 64)  # defaults of ncf.py
 DENSE, TABLES, WIDTH = 13, 26, 128  # numbers and categories of a Criteo sample; width of their vectors
 BOTTOM = (DENSE, 512, 256, WIDTH)
-HOTS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
-"""Rows that each category of a sample of MLPerf's looks up. Source: recommendation_v2/torchrec_dlrm, README."""
 FP32_BYTES = 4
 
 
