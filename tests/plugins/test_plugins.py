@@ -51,10 +51,10 @@ def test_galores_states_shrink_the_optimizer_and_take_their_time() -> None:
     assert wide["step_time_s"]["value"] > shrunk["step_time_s"]["value"]
 
 
-def test_dualpipe_holds_two_copies_and_leaves_less_idle_than_1f1b() -> None:
+def test_chimera_holds_two_copies_and_leaves_less_idle_than_1f1b() -> None:
     words = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
     plain = answer(*words, "--pp", "8", "--micro-batch", "1")
-    both = answer(*words, "--pp", "8", "--micro-batch", "1", "--schedule", "dualpipe-stranger", "--chunks", "2")
+    both = answer(*words, "--pp", "8", "--micro-batch", "1", "--schedule", "chimera-stranger", "--chunks", "2")
     assert sum(one["categories_bytes"]["weights"] for one in both["memory"]) == pytest.approx(
         2 * sum(one["categories_bytes"]["weights"] for one in plain["memory"])
     )
@@ -107,10 +107,13 @@ def test_they_are_in_help_and_refused_where_they_are_not_installed() -> None:
         (("--loss", "cut-cross-entropy(fp32=3)"), "cut-cross-entropy: fp32 = 3, needs true or false"),
         (("--loss", "chunked(chunks=0)"), "chunked: chunks = 0, needs 1 to"),
         (
-            ("--schedule", "dualpipe-stranger", "--pp", "8", "--chunks", "3"),
-            "dualpipe-stranger: chunks = 3, needs exactly 2",
+            ("--schedule", "chimera-stranger", "--pp", "8", "--chunks", "3"),
+            "chimera-stranger: chunks = 3, needs exactly 2",
         ),
-        (("--schedule", "dualpipe-stranger", "--pp", "8", "--chunks", "2"), "needs an even number >= 2 x 8; nearest"),
+        (
+            ("--schedule", "chimera-stranger", "--pp", "8", "--chunks", "2", "--micro-batch", "2"),
+            "needs a multiple of 8; nearest: 8",
+        ),
     ],
 )
 def test_bad_values_are_refused(words: tuple[str, ...], told: str) -> None:
@@ -121,8 +124,8 @@ def test_bad_values_are_refused(words: tuple[str, ...], told: str) -> None:
 
 def test_plan_keeps_to_a_strangers_schedule() -> None:
     words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--seq-len", "2048", "--global-batch", "32")
-    found = answer(*words, "--schedule", "dualpipe-stranger")
-    assert found["best"][0]["plan"]["schedule"] == "dualpipe-stranger"
+    found = answer(*words, "--schedule", "chimera-stranger")
+    assert found["best"][0]["plan"]["schedule"] == "chimera-stranger"
 
 
 LONG = ("predict", "llama-3.1-8b", "--on", "8xH100-SXM", "--tp", "8", "--seq-len", "65536", "--global-batch", "1")
