@@ -54,8 +54,7 @@ class Processors:
         where they fell get of one socket's rate the share that a remote memory leaves, of all sockets' if `spread`.
         """
         rate = self.stream_bytes_per_s * cpu_constant("read.share")
-        in_flight = self.cores * max(cpu_constant("core.bytes_per_s"), self._widest_core)
-        return min(rate, in_flight)
+        return min(rate, self.cores * self.core_bytes_per_s)
 
     @property
     def stream_bytes_per_s(self) -> float:
@@ -67,9 +66,10 @@ class Processors:
         return rate
 
     @property
-    def _widest_core(self) -> float:
-        """Cores of machines with few of them have buffers for a fair part of the memory [byte/s]."""
-        return self.memory_bytes_per_s / self.sockets / max(self.cpu.cores / 2.0, 1.0)
+    def core_bytes_per_s(self) -> float:
+        """What the line buffers of one core keep in flight, at least twice its share of its socket's memory [byte/s]."""
+        fair = self.memory_bytes_per_s / self.sockets / max(self.cpu.cores / 2.0, 1.0)
+        return max(cpu_constant("core.bytes_per_s"), fair)
 
     def flop_per_s(self, kernel: Kernel) -> float:
         """What products of many rows sustain by the cores in use [FLOP/s]."""
@@ -119,9 +119,12 @@ def copy_s(host: Processors, size_bytes: Number) -> Number:
     return (2.0 + 1.0 / host.sockets) * size_bytes * host.sockets / replace(host, numa_aware=True).stream_bytes_per_s
 
 
-def pageable_bytes_per_s(link_bytes_per_s: float) -> float:
-    """A copy over a host link from memory that is not pinned [byte/s]: a core stages it, 1 / (1 / link + 1 / core)."""
-    return 1.0 / (1.0 / link_bytes_per_s + 1.0 / cpu_constant("core.bytes_per_s"))
+def pageable_bytes_per_s(link_bytes_per_s: float, host: Processors | None = None) -> float:
+    """A copy over a host link from memory that is not pinned [byte/s]: min(link, core).
+
+    One core copies to a pinned buffer while the buffer before it crosses the link, as the driver does.
+    """
+    return min(link_bytes_per_s, cpu_constant("core.bytes_per_s") if host is None else host.core_bytes_per_s)
 
 
 def experts_touched(experts: Number, top_k: Number, tokens: Number) -> Number:
