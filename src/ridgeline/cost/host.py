@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.facts.cpus import Cpu, cpu_constant
 from ridgeline.lower.work import Number
 
+Array = NDArray[np.float64]
 _DOT = 4.0  # products of 8 bits for one of 32 where an instruction sums four of them
 _WIDE_MATRIX = 8.0  # AMX does eight times the operations of AVX-512 in a cycle (units of data/cpus.tsv)
 
@@ -127,11 +129,21 @@ def pageable_bytes_per_s(link_bytes_per_s: float, host: Processors | None = None
     return min(link_bytes_per_s, cpu_constant("core.bytes_per_s") if host is None else host.core_bytes_per_s)
 
 
-def experts_touched(experts: Number, top_k: Number, tokens: Number) -> Number:
+def popularity(experts: int, skew: float) -> Array:
+    """Share of uses of each expert, the most used first [1]: rank^-skew over its sum."""
+    weights = np.arange(1, experts + 1, dtype=float) ** -skew
+    return np.asarray(weights / weights.sum())
+
+
+def experts_touched(experts: Number, top_k: Number, tokens: Number, skew: float = 0.0) -> Number:
     """Expected number of distinct experts that T tokens take, each k of E at random [1].
 
-    E (1 - (1 - k / E)^T)
+    E (1 - (1 - k / E)^T), or sum over experts of 1 - (1 - k p)^T where their popularity p falls as rank^-skew.
     """
+    if skew:
+        taken = np.minimum(top_k * popularity(int(experts), skew), 1.0)
+        unused = (1.0 - taken) ** np.expand_dims(tokens, -1)
+        return np.maximum(np.minimum(top_k, experts), (1.0 - unused).sum(axis=-1))
     return experts * (1.0 - (1.0 - np.minimum(top_k / experts, 1.0)) ** tokens)
 
 

@@ -25,7 +25,7 @@ from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, Offlo
 from ridgeline.serving.hybrid_sides import HybridParts, band
 from ridgeline.serving.streamed_costs import GPU, WEIGHTS
 from ridgeline.serving.streamed_fill import filled
-from ridgeline.serving.streamed_machine import attention_of, differs, job_of, machine_of
+from ridgeline.serving.streamed_machine import attention_of, in_blocks, job_of, machine_of
 from ridgeline.serving.streamed_policy import StreamedPolicy
 from ridgeline.serving.streamed_schedule import scheduled
 from ridgeline.units import bytes_text
@@ -88,7 +88,7 @@ def offloaded(
     hybrid, said = hybrid_of(model, cluster, deployment, asked, name)
     host = hybrid.host
     said += [] if asked.engine else [f"an engine that does as {name} does, as none was named"]
-    if _in_blocks(hybrid, name):
+    if in_blocks(hybrid):
         share, first, step, where = _block(hybrid, asked, batch, prompt_tokens, output_tokens)
         said += ["values of 16 bits; a disk that is written as fast as it is read"]
     else:
@@ -109,12 +109,6 @@ def offloaded(
         rungs={family: rung.value for family, rung in rungs.items()}, evidence=Evidence.DERIVED,
         assumed=tuple(dict.fromkeys((*assumed, *([why] if why else []), *said))),
     )  # fmt: skip
-
-
-def _in_blocks(hybrid: Hybrid, engine: str) -> bool:
-    """Whether FlexGen's loop is replayed: for its layers, on one device, of 16-bit values."""
-    streamed = hybrid.placement.technique is OffloadMethod.STREAMED and re.search("flexgen", engine, re.IGNORECASE)
-    return bool(streamed) and hybrid.devices == 1 and hybrid.weight_bytes == 2.0 and differs(hybrid.model) is None
 
 
 def _block(

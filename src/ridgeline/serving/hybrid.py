@@ -149,7 +149,7 @@ def _expert_layer(
     if uses >= 1.0:
         return parts(rows, device=rest + inside, total=rest + inside)
     each = expert_params(piece) * hybrid.weight_bytes
-    touched = np.asarray(experts_touched(piece.count, piece.top_k, rows.tokens)) * (1.0 - uses)
+    touched = hybrid.touched(piece, rows.tokens, prompt=rows.prompt) * (1.0 - uses)
     each_expert = piece.top_k / piece.count if hybrid.habits.counts_uses else 1.0
     if rows.prompt and hybrid.habits.lends and float(np.min(rows.tokens)) * each_expert >= hybrid.habits.streams:
         device = rest + device_experts_s(hybrid, kind, rows, 1.0)
@@ -161,7 +161,7 @@ def _expert_layer(
     if hybrid.placement.technique is OffloadMethod.FETCHED:
         run = np.maximum(rest + whole, fetched) if hybrid.habits.prefetch else rest + whole + fetched
         return parts(rows, device=rest + whole, link=fetched, total=run)
-    computed = host_experts_s(hybrid, piece, rows.tokens, 1.0 - uses)
+    computed = host_experts_s(hybrid, piece, rows, 1.0 - uses)
     sync = crossing_s(rows.tokens, piece.hidden, rate)
     run = rest + np.maximum(inside, computed) + sync
     if hybrid.habits.fetches:
@@ -199,7 +199,7 @@ def _streamed(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
         if piece is not None:
             touched = np.full_like(rows.tokens, piece.count)
             if hybrid.habits.touched:
-                touched = np.asarray(experts_touched(piece.count, piece.top_k, rows.tokens))
+                touched = hybrid.touched(piece, rows.tokens, prompt=rows.prompt)
             moved = moved + touched * expert_params(piece) * hybrid.weight_bytes
             tensors = tensors + (2.0 + piece.gated) * touched
         link = (1.0 - share) * moved / rate

@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ridgeline.cost.formats import form
-from ridgeline.cost.host import Processors
+from ridgeline.cost.host import Processors, experts_touched
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.engines import EngineUse, engine_policy
+from ridgeline.facts.readings import reading
 from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
@@ -199,6 +203,16 @@ class Hybrid:
         policy = engine_policy(self.habits.loop, "", use)
         waits = 0.0 if policy.overlapped_host else policy.step_host_s
         return waits + policy.exposed_host_s + (policy.group_host_s if self.devices > 1 else 0.0)
+
+    def touched(self, piece: Experts, tokens: NDArray[np.float64], *, prompt: bool) -> NDArray[np.float64]:
+        """Distinct experts of a layer that an iteration takes [1]; a prompt takes those of its subject."""
+        return np.asarray(experts_touched(piece.count, piece.top_k, tokens, self.prompt_skew if prompt else 0.0))
+
+    @cached_property
+    def prompt_skew(self) -> float:
+        """Power by which the popularity of experts within one prompt falls with their rank [1]."""
+        known = reading("prompt_experts_skew", model=self.model.name)
+        return 0.0 if known is None else known.number
 
     def uses(self, piece: Experts, share: float) -> float:
         """Share of the uses of a layer's experts that meet the device [1]."""

@@ -6,13 +6,15 @@ Shape letters: E experts, k experts that a token takes.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.host import Kernel
+from ridgeline.cost.host import Kernel, popularity
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts import store
 from ridgeline.facts.cpus import cpu_constant
@@ -74,12 +76,6 @@ class HostPlacement:
         return cpu_constant("experts.skew") if self.skew is None else self.skew
 
 
-def popularity(experts: int, skew: float) -> np.ndarray:
-    """Share of uses of each expert, the most used first [1]: rank^-skew over its sum."""
-    weights = np.arange(1, experts + 1, dtype=float) ** -skew
-    return np.asarray(weights / weights.sum())
-
-
 def use_share(experts: int, share: float, order: DeviceOrder, skew: float) -> float:
     """Share of expert uses that meet an expert on the device [1].
 
@@ -124,8 +120,9 @@ class Habits:
     prompt. With `lends` products of so many tokens run on the device even of experts that are placed on the host, whose
     weights are copied there; with `counts_uses` an expert's own tokens are counted. `widened_bytes` [byte] is what
     memory of the device moves to widen a packed weight to 16 bits before a product of 16 bits. A cache beside the
-    device is copied to pinned memory on its way (`relay`), or
-    attended by the processors in 32 bits (`attends`); weights on disk are `mapped` files or read ahead.
+    device is copied to pinned memory on its way (`relay`), or attended by the processors in 32 bits (`attends`);
+    processors attend to a quantised cache one query at a time with `attends_rows`. Weights on disk are `mapped` files
+    or read ahead. `blocks` says that a block of batches passes through each layer before the next one's weights come.
     """
 
     loop: str = "transformers"
@@ -144,35 +141,68 @@ class Habits:
     widened_bytes: float = 0.0
     relay: bool = False
     attends: bool = False
+    attends_rows: bool = False
     mapped: bool = False
+    blocks: bool = False
 
 
 TABLE = "offloading.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a program does otherwise since a `release`, `build`, `pull` request or `date`, whichever a version tells."""
+
+    habits: Mapping[str, object]
+    release: str = ""
+    build: int = 0
+    pull: int = 0
+    date: str = ""
+
+    def holds(self, version: str) -> bool:
+        """Whether a version has the change; a version of which nothing is told is the newest."""
+        told = {
+            "build": re.search(r"\((\d{4,5})\)", version), "pull": re.search(r"\b(?:pull|PR) #?(\d{1,6})", version),
+            "date": re.search(r"\b(20\d\d-\d\d-\d\d)", version), "release": re.search(r"\b(\d{1,4}\.\d{1,4})", version),
+        }  # fmt: skip
+        for name in ("build", "date", "release", "pull"):
+            since, match = getattr(self, name), told[name]
+            if since and match:
+                return bool(
+                    match[1] >= since if name == "date"
+                    else _release(match[1]) >= _release(since) if name == "release"
+                    else int(match[1]) >= since
+                )  # fmt: skip
+        return not any(told.values())
+
+
+@dataclass(frozen=True, kw_only=True)
 class OffloadProgram:
-    """Habits of the programs whose name holds `pattern`; `tiles_from` and `counts_uses_from` change them by release."""
+    """Habits of the programs whose name holds `pattern`; `tiles_from` and `since` change them by release."""
 
     pattern: str
     habits: Habits
     tiles_from: str = ""
-    counts_uses_from: int = 0
+    since: tuple[Change, ...] = ()
 
 
 @cache
 def offload_programs() -> tuple[OffloadProgram, ...]:
     """The programs of `data/offloading.toml` in its order; raises `InputError` for an unknown field."""
-    own, known, found = ("pattern", "tiles_from", "counts_uses_from"), {one.name for one in fields(Habits)}, []
+    found = []
     for row in store.read_toml(TABLE)["program"]:
-        if unknown := row.keys() - known - {*own, "source"}:
-            raise InputError(f"'{min(unknown)}' is no habit of offloading", file=TABLE, field=min(unknown))
-        said = {name: value for name, value in row.items() if name in known}
-        if "kernel" in said:
-            said["kernel"] = Kernel(said["kernel"])
-        named = {name: row[name] for name in own if name in row}
-        found.append(OffloadProgram(habits=Habits(**said), **named))
+        since = tuple(Change(**_split(each, {"release", "build", "pull", "date"})) for each in row.pop("since", []))
+        found.append(OffloadProgram(**{**_split(row, {"pattern", "tiles_from"}, whole=True), "since": since}))
     return tuple(found)
+
+
+def _split(row: dict[str, Any], own: set[str], *, whole: bool = False) -> dict[str, Any]:
+    """A table's `own` fields, and its habits apart: those of a program as a `whole`, else what changes."""
+    known = {one.name for one in fields(Habits)}
+    if unknown := row.keys() - known - own - {"source"}:
+        raise InputError(f"'{min(unknown)}' is no habit of offloading", file=TABLE, field=min(unknown))
+    said = {name: Kernel(value) if name == "kernel" else value for name, value in row.items() if name in known}
+    return {**{name: row[name] for name in own if name in row}, "habits": Habits(**said) if whole else said}
 
 
 def offload_program(engine: str) -> OffloadProgram | None:
@@ -191,9 +221,10 @@ def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units
     program = offload_program(engine)
     if program is None:
         return Habits()
-    found, build = program.habits, re.search(r"\((\d{4,5})\)", version)
-    if program.counts_uses_from and build and int(build[1]) >= program.counts_uses_from:
-        found = replace(found, counts_uses=True)
+    found = program.habits
+    for change in program.since:
+        if change.holds(version):
+            found = replace(found, **change.habits)
     if not (program.tiles_from and matrix_units) or _release(version) < _release(program.tiles_from):
         return found
     numa = "spread" if found.numa == "copies" else found.numa

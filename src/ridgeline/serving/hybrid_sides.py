@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.formats import form
 from ridgeline.cost.host import experts_touched, pageable_bytes_per_s, products_s
 from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.cost.served import ServedPrices
@@ -165,7 +166,7 @@ def host_s(hybrid: Hybrid, pieces: Iterable[Piece], rows: Rows, active: float = 
             size = piece.n * piece.k * piece.count * (active if piece.part in ("feed", "shared") else 1.0)
             total = total + products_s(host, size * hybrid.weight_bytes, 2.0 * size * counted, kernel)
         elif isinstance(piece, Experts):
-            total = total + host_experts_s(hybrid, piece, rows.tokens, 1.0, active)
+            total = total + host_experts_s(hybrid, piece, rows, 1.0, active)
         elif isinstance(piece, Core):
             total = total + _host_core(hybrid, piece, rows)
         elif isinstance(piece, Recurrence):
@@ -187,19 +188,22 @@ def _host_core(hybrid: Hybrid, core: Core, rows: Rows) -> Array:
         )
     kind = LayerKind(name="core", count=1, pieces=(core,))
     each = sum(token_bytes((kind,), hybrid.formats)) if not core.window else 0.0
-    flop = 2.0 * core.heads * (core.qk_dim + core.v_dim) * seen * rows.tokens
-    return np.asarray(products_s(host, each * seen * rows.sequences, flop, hybrid.habits.kernel))
+    wide = core.heads * (core.qk_dim + core.v_dim) * seen * rows.tokens
+    if hybrid.habits.attends_rows and form(hybrid.formats.cache).weight_bytes < _WIDE_BYTES:
+        computed = 0.5 * wide * cpu_constant("attention.row.cycles") / (host.cores * host.cpu.clock_hz)
+        return np.maximum(computed, hybrid.heads_a_key * each * seen * rows.sequences / host.read_bytes_per_s)
+    return np.asarray(products_s(host, each * seen * rows.sequences, 2.0 * wide, hybrid.habits.kernel))
 
 
-def host_experts_s(hybrid: Hybrid, piece: Experts, tokens: Array, uses: float, active: float = 1.0) -> Array:
+def host_experts_s(hybrid: Hybrid, piece: Experts, rows: Rows, uses: float, active: float = 1.0) -> Array:
     """Routed experts on the processors, `uses` of all uses [s]; `piece` is undivided."""
     host = hybrid.host
     assert host is not None
     if uses <= 0.0:
-        return np.zeros_like(tokens)
+        return np.zeros_like(rows.tokens)
     each = expert_params(piece) * active
-    touched = experts_touched(piece.count, piece.top_k, tokens) * uses
-    flop = 2.0 * each * piece.top_k * tokens * uses
+    touched = hybrid.touched(piece, rows.tokens, prompt=rows.prompt) * uses
+    flop = 2.0 * each * piece.top_k * rows.tokens * uses
     seconds = products_s(host, touched * each * hybrid.weight_bytes, flop, hybrid.habits.kernel)
     return np.asarray(seconds) + cpu_constant("expert.stages") * cpu_constant("task.start")
 

@@ -16,6 +16,7 @@ from ridgeline.graph.model import Model, op_params
 from ridgeline.lower.pieces import Core, Product
 from ridgeline.serving.hybrid import COPIED, WIDE, WIDENED
 from ridgeline.serving.hybrid_model import Hybrid
+from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.serving.hybrid_sides import Rows, device_s, link_bytes_per_s
 from ridgeline.serving.streamed_costs import HostMachine, Job
 
@@ -40,6 +41,12 @@ def differs(model: Model) -> str | None:
         ),
         None,
     )
+
+
+def in_blocks(hybrid: Hybrid) -> bool:
+    """Whether FlexGen's loop is replayed: by a program that works in blocks, on one device, with values of 16 bits."""
+    asked = hybrid.placement.technique is OffloadMethod.STREAMED and hybrid.habits.blocks
+    return asked and hybrid.devices == 1 and hybrid.weight_bytes == 2.0 and differs(hybrid.model) is None
 
 
 def _dims(model: Model) -> dict[str, int]:

@@ -111,7 +111,7 @@ def _processors(job: OffloadedJob, row: Row, said: list[str]) -> Processors | No
 
 def _deployment(job: OffloadedJob, technique: OffloadMethod) -> Deployment:
     degrees = {"pp" if technique is OffloadMethod.LAYERS else "tp": max(1, job.devices)}
-    return Deployment(engine=job.engine, weights=job.weights, **degrees)  # type: ignore[arg-type]
+    return Deployment(engine=job.engine, weights=job.weights, kv=job.kv, **degrees)  # type: ignore[arg-type]
 
 
 def _host_bytes(job: OffloadedJob) -> float:

@@ -45,7 +45,9 @@ def host_of(row: Row) -> HostSide | None:
     found = _cpu(cell, row.text("host_mem"), said)
     sockets = _sockets(cell, found, row.source, said)
     cores = found.cores * sockets
-    used = re.search(r"(\d{1,4}) (?:of \d+ cores|threads)", cell)
+    used = re.search(r"(\d{1,4}) (?:of \d+ cores|threads)", cell) or re.search(
+        r"\b(\d{1,4}) threads\b", row.text("note")
+    )
     if used and 1 <= int(used[1]) <= cores:
         cores = int(used[1])
         said.append(f"{cores} cores in use as stated")

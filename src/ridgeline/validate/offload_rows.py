@@ -48,6 +48,7 @@ class OffloadedJob:
     version: str
     weights: str
     host_weights: str
+    kv: str
     batch: int | None
     prompt_tokens: float | None
     output_tokens: float | None
@@ -92,6 +93,7 @@ def read_offloaded(row: Row, source: Machines | None = None) -> OffloadedJob:
         version=row.text("engine_version").strip()[:60],
         weights=precision.weights,
         host_weights=host_weights,
+        kv=precision.kv,
         batch=whole(row, "batch"),
         prompt_tokens=number(row, "isl", zero=True),
         output_tokens=number(row, "osl", zero=True),
