@@ -82,6 +82,13 @@ class Hybrid:
             return piece.n * piece.k * piece.count * self.weight_bytes
         return 0.0
 
+    @cached_property
+    def latent_prices(self) -> ServedPrices | None:
+        """The device's prices of attention to latent caches: by kernels that are as the engine's own."""
+        if self.machine is None or not self.habits.latent:
+            return self.prices
+        return ServedPrices(self.machine, self.formats, engine=self.habits.latent)
+
     @property
     def ends_bytes(self) -> float:
         """Weights of the head [byte]."""

@@ -122,7 +122,8 @@ class Habits:
     memory of the device moves to widen a packed weight to 16 bits before a product of 16 bits. A cache beside the
     device is copied to pinned memory on its way (`relay`), or attended by the processors in 32 bits (`attends`);
     processors attend to a quantised cache one query at a time with `attends_rows`. Weights on disk are `mapped` files
-    or read ahead. `blocks` says that a block of batches passes through each layer before the next one's weights come.
+    or read ahead. `blocks` says that a block of batches passes through each layer before the next one's weights come,
+    `latent` whose measured kernels stand for those of latent attention on the device.
     """
 
     loop: str = "transformers"
@@ -144,6 +145,7 @@ class Habits:
     attends_rows: bool = False
     mapped: bool = False
     blocks: bool = False
+    latent: str = ""
 
 
 TABLE = "offloading.toml"

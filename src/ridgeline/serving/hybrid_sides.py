@@ -113,6 +113,7 @@ def _priced(hybrid: Hybrid, prices: ServedPrices, piece: Piece, rows: Rows) -> S
     if isinstance(piece, HyperConnection):
         return hyper_connected(prices, piece, tokens)
     if isinstance(piece, Core):
+        prices = (piece.latent and hybrid.latent_prices) or prices
         if rows.prompt:
             return prices.prefill(piece, rows.sequences, tokens / rows.sequences, rows.context)
         return prices.decode(piece, many, rows.context)
