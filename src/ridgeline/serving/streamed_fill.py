@@ -12,6 +12,7 @@ from itertools import permutations, product
 
 import numpy as np
 
+from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.streamed_costs import (
     CACHE,
     DISK,
@@ -95,3 +96,17 @@ def _moved(shares: Floats, way: tuple[int, int, int], block: int, rows: Floats, 
             part = max(part, (each - limit) / -more)
     part = min(1.0, max(0.0, part))
     return shares + part * (whole - shares)
+
+
+def as_placed(hybrid: Hybrid, batch: int, cached_tokens: float) -> StreamedPolicy:
+    """One batch whose weights and cache lie where the placement says, by the options that FlexGen takes unasked.
+
+    Hidden states stay on the device and the device attends. Source: flexllmgen, flexllmgen/flex_opt.py (add_parser_arguments:
+    num-gpu-batches 1, cpu-cache-compute off).
+    """
+    placement = hybrid.placement
+    held, away = placement.share or 0.0, placement.disk_share if placement.from_disk else 0.0
+    aside = placement.cache_on_host if placement.cache_on_host is not None else not hybrid.cache_fits(cached_tokens)
+    weights = [held, (1.0 - held) * (1.0 - away), (1.0 - held) * away]
+    shares = np.array([weights, [1.0 - aside, float(aside), 0.0], [1.0, 0.0, 0.0]])
+    return StreamedPolicy(gpu_batch=batch, gpu_batches=1, shares=shares, cpu_attention=False)

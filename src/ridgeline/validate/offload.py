@@ -18,6 +18,9 @@ from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import DeviceOrder, Habits, HostPlacement, OffloadMethod, habits_of
 from ridgeline.serving.hybrid_sides import SIDES, HybridParts, band
+from ridgeline.serving.streamed_fill import as_placed
+from ridgeline.serving.streamed_machine import in_blocks, job_of, machine_of
+from ridgeline.serving.streamed_schedule import scheduled
 from ridgeline.validate.machines import Machines, machines, place
 from ridgeline.validate.offload_host import SIZE, memory_of, sized_bytes, usual_host
 from ridgeline.validate.offload_rows import OffloadedJob, read_offloaded
@@ -224,13 +227,17 @@ def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridPart
             if metric == "prefill_rate"
             else (seconds, False, first)
         )
-    step = decode(found.hybrid, batch, found.context_tokens).times(1.0 / _gained(job))
+    if in_blocks(found.hybrid):
+        first, step = _in_blocks(found)
+    else:
+        first = prefill(found.hybrid, batch, found.prompt_tokens)
+        step = decode(found.hybrid, batch, found.context_tokens).times(1.0 / _gained(job))
     each = float(step.total.sum())
     if metric == "decode_rate":
         return batch / each, True, step
     if metric in ("tpot", "itl"):
         return each, False, step
-    spent = prefill(found.hybrid, batch, found.prompt_tokens) + step.times(output)
+    spent = first + step.times(output)
     whole = float(spent.total.sum())
     if metric in ("latency", "batch_latency"):
         return whole, False, spent
@@ -243,6 +250,15 @@ def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridPart
     if metric not in tokens:
         raise InputError(f"'{metric}' is not predicted for offloading", field="metric")
     return tokens[metric] / whole, True, spent
+
+
+def _in_blocks(found: Offloaded) -> tuple[HybridParts, HybridParts]:
+    """Prompts and a mean step by FlexGen's loop, placed as a row says [s]."""
+    hybrid, batch, output = found.hybrid, int(found.batch), max(2, int(found.output_tokens))
+    work = job_of(hybrid.model, int(found.prompt_tokens), output)
+    policy = as_placed(hybrid, batch, batch * (found.prompt_tokens + output))
+    first, rest = scheduled(work, machine_of(hybrid, work), policy).parts()
+    return first, rest.times(1.0 / (output - 1))
 
 
 def _gained(job: OffloadedJob) -> float:
