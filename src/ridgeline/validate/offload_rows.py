@@ -21,6 +21,7 @@ from ridgeline.validate.serving_words import engine_of, metric_of, number, whole
 LAYERWISE_PREFILL = re.compile(r"layerwise GPU prefill", re.IGNORECASE)
 WRITTEN_BITS = re.compile(r"\((\d(?:\.\d{1,2})?) ?bit\)")
 NO_DEVICE = ("none", "", "cpu", "-")
+USUAL_DEVICE = "RTX-4090"  # where a row counts accelerators and names none (assumed)
 KT_FORMATS = ("int8 cpu / int4 gpu",)
 
 
@@ -112,7 +113,7 @@ def _technique(row: Row) -> OffloadMethod:
     technique, engine = row.text("technique").casefold(), row.text("engine").casefold()
     if not technique.strip():
         raise InputError("the technique is not stated", field="technique")
-    alone = row.text("gpu").strip().casefold() in NO_DEVICE
+    alone = _device(row).casefold() in NO_DEVICE
     host = reading("offloading_host", words=technique) if alone else None
     if host is not None:
         return OffloadMethod(host.text)
@@ -135,10 +136,12 @@ def _model(row: Row) -> tuple[Model, tuple[str, ...]]:
 
 
 def _part(row: Row, source: Machines) -> tuple[Accelerator | None, tuple[str, ...]]:
-    cell = row.text("gpu").strip()
+    cell = _device(row)
     if cell.casefold() in NO_DEVICE:
         return None, ()
     device = find(cell, source)
+    if not row.text("gpu").strip():
+        device = replace(device, assumptions=(*device.assumptions, f"accelerators not stated: {cell} assumed"))
     found, note = device.accelerator, row.text("note")
     pcie = re.search(r"PCIe ([345])\.0", note)
     if pcie:
@@ -146,6 +149,12 @@ def _part(row: Row, source: Machines) -> tuple[Accelerator | None, tuple[str, ..
         found = replace(found, host_bytes_per_s=min(rate, found.host_bytes_per_s or rate))
         return found, (*device.assumptions, f"host link PCIe {pcie[1]}.0 as stated")
     return found, device.assumptions
+
+
+def _device(row: Row) -> str:
+    """The accelerator's name, the usual one where a row only counts them."""
+    named = row.text("gpu").strip()
+    return USUAL_DEVICE if not named and (whole(row, "n_gpu") or 0) > 0 else named
 
 
 def _precision(row: Row, model: Model, part: Accelerator | None, engine: str) -> tuple[ServedPrecision, str]:
