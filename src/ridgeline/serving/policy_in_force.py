@@ -36,6 +36,8 @@ def policy_in_force(
     changes: dict[str, Any] = {
         key: getattr(said, name) for name, key in _KEYS.items() if getattr(said, name) is not None
     }
+    if said.memory_fraction is not None:  # what is reserved stands for a fraction that nobody stated
+        changes |= {"reserved_bytes": 0.0, "reserved_rank_bytes": 0.0}
     if policy.budget_covers_context and said.token_budget is None:
         changes["token_budget"] = max(policy.token_budget, min(context, _LONGEST_BUDGET))
     if policy.scheduler == "single":

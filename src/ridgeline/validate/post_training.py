@@ -14,6 +14,8 @@ from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.programs import training_program
 from ridgeline.facts.readings import reading
+from ridgeline.graph.load import load
+from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import PostTraining, Roles
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
@@ -152,7 +154,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     asked = _iteration(row, said, others)
     stated, searched = stated_plan(row, said)
     question = PostTrainingQuestion(
-        models=Models(policy=model), cluster=cluster, asked=asked, job=_job(row), stated=stated
+        models=Models(policy=model, critic=_critic(row)), cluster=cluster, asked=asked, job=_job(row), stated=stated
     )
     dropped = reading("post_training_collection", words=row.text("algorithm"))
     if dropped is not None:
@@ -172,12 +174,23 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     )  # fmt: skip
 
 
+def _critic(row: Row) -> Model | None:
+    """PPO's value model where a row says its size: the model of the policy's family that is as large."""
+    said = re.search(r"critic and reward model of (\d+[MB])\b", row.text("notes"))
+    family = re.match(r"[A-Za-z]+", row.text("model"))
+    return load(f"{family[0]}-{said[1]}".casefold()) if said and family else None
+
+
 def _job(row: Row) -> Workload:
     """How the trainer computes: its framework's policy, and the precision that the row states."""
-    program = training_program(row.text("train_engine"), row.source)
+    named = reading("post_training_program", program=row.text("train_engine"))
+    program = training_program(row.text("train_engine") if named is None else named.text, row.source)
     precision = "fp8" if re.search(r"fp8", row.text("precision"), re.IGNORECASE) else "bf16"
     policy = framework_policy(program.framework) if program.framework else ""
-    return Workload(seq_len=1, global_batch=1, precision=precision, framework=policy)
+    return Workload(
+        seq_len=1, global_batch=1, precision=precision, framework=policy, execution=program.execution,
+        fused_optimizer=program.fused_optimizer,
+    )  # fmt: skip
 
 
 def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
@@ -204,7 +217,7 @@ def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
         said.append(str(frozen.told))
     return PostTraining(
         task=task.text, prompts=prompts, samples=samples, prompt=prompt, response=mean, response_max=most,
-        mini_batch=_mini_batch(row, samples, prompts * samples), reference=frozen is None,
+        mini_batch=_mini_batch(row, samples, prompts * samples, said), reference=frozen is None,
     )  # fmt: skip
 
 
@@ -250,14 +263,19 @@ def _lengths(row: Row, said: list[str], others: list[Other]) -> tuple[float, flo
     return prompt, mean, max(most, round(mean + 0.5))
 
 
-def _mini_batch(row: Row, samples: int, sequences: int) -> int | None:
+def _mini_batch(row: Row, samples: int, sequences: int, said: list[str] | None = None) -> int | None:
     """Sequences of an optimizer step; a mini-batch of prompts counts all of their responses."""
     notes = row.text("notes")
     for pattern, factor in ((r"training batch (\d+)", 1), (r"global batch (\d+)", 1), (r"mini batch (\d+)", samples)):
         found = re.search(pattern, notes)
         if found:
             return min(sequences, max(1, int(found[1]) * factor))
-    return None
+    usual = reading("post_training_device_batch", program=row.text("train_engine"))
+    if usual is None:
+        return None
+    if said is not None:
+        said.append(usual.told)
+    return min(sequences, round(usual.number) * (_whole(row, "n_devices") or 1))
 
 
 def _whole(row: Row, field: str) -> int | None:

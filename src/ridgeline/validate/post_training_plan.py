@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.facts.programs import training_program
 from ridgeline.facts.readings import reading
 from ridgeline.validate.rows import Row
 
@@ -15,6 +14,10 @@ _APART = re.compile(r"(\d+) rollout\s*:\s*(\d+) train")
 _FIELDS = {"vpp": "chunks", "sp": "cp"}
 _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
+
+
+_HABITS = ("zero", "tp", "pp", "cp", "micro_batch", "recompute", "schedule", "rollout_memory", "sequence_packing")
+"""Words of the plan that programs set by themselves: rows `post_training_*` of the table of readings."""
 
 
 def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
@@ -25,7 +28,7 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         degrees = _degrees(part)
         if re.match(r"\s*(generation|rollout)", part, re.IGNORECASE):
             stated |= {f"rollout_{name}": value for name, value in degrees.items() if name in ("tp", "pp", "ep")}
-        elif re.match(r"\s*(train|training|actor)\b", part, re.IGNORECASE):
+        elif re.match(r"\s*(?:(?:train|training|actor)\b|[tpcdes]p ?\d)", part, re.IGNORECASE):
             stated |= _trainer(degrees, row)
     apart = _APART.search(layout)
     if apart:
@@ -36,6 +39,9 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         stated["rollout_weights"] = "fp8"
     if re.search(r"full recompute", layout) or re.search(r"full_recompute|recompute full", notes):
         stated["recompute"] = "full"
+    blocks = re.search(r"recompute (\d+) blocks", notes)
+    if blocks:
+        stated |= {"recompute": "full", "recompute_layers": int(blocks[1])}
     critic = re.search(r"(\d+) critic nodes? of (\d+)", layout)
     if critic:
         stated["critic_devices"] = int(critic[1]) * int(critic[2])
@@ -59,33 +65,31 @@ def _unsaid(row: Row, said: list[str]) -> dict[str, Any]:
     engine, trainer, notes = row.text("rollout_engine").strip(), row.text("train_engine"), row.text("notes")
     if engine:
         usual = None if re.search(r"\d", engine) else reading("post_training_engine", program=engine)
-        found["rollout_engine"] = f"{engine} {usual.text}" if usual is not None else engine
-        said += [str(usual.told)] if usual is not None else []
-    for name in ("zero", "micro_batch", "recompute"):
+        found["rollout_engine"] = engine if usual is None else usual.text
+        said += [usual.told] if usual is not None and usual.told else []
+    for name in _HABITS:
         usual = reading(f"post_training_{name}", program=trainer)
         if usual is None or (name == "recompute" and re.search(r"recompute (FALSE|none)", notes, re.IGNORECASE)):
             continue
-        found[name] = usual.text if name == "recompute" else round(usual.number)
-        said.append(str(usual.told))
+        if name == "rollout_memory" and row.text("mode").strip() != "colocated":
+            continue
+        found[name] = usual.value
+        said += [usual.told] if usual.told else []
     return found
 
 
 def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
     """Words of the trainer's plan."""
     found: dict[str, Any] = {name: value for name, value in degrees.items() if name in ("tp", "pp", "cp", "ep")}
-    sharded = "fsdp" in degrees or training_program(row.text("train_engine"), row.source).zero == 3
+    usual = reading("post_training_zero", program=row.text("train_engine"))
+    sharded = "fsdp" in degrees or (usual is not None and usual.value == 3)
     if sharded:
         found["zero"] = 3
     if found.get("cp", 1) > 1 and sharded:
         found["context_style"] = "ulysses"
     tokens = re.search(r"train (\d+)k tokens a GPU", row.text("notes"))
-    longest = sum(
-        int(one) for name in ("prompt_tokens", "response_tokens_max") for one in re.findall(r"\d+", row.text(name))
-    )
-    if tokens and longest:
-        most = 1000 * int(tokens[1]) * found.get("cp", 1) // longest
-        replicas = found.get("cp", 1) * found.get("tp", 1) * found.get("pp", 1)  # batches divide over all devices
-        found["micro_batch"] = 1 << (min(max(1, most), replicas).bit_length() - 1)
+    if tokens:
+        found["sequence_packing"] = f"packed-sequences(tokens={1000 * int(tokens[1]) * found.get('cp', 1)})"
     if degrees.get("chunks", 1) > 1:
         found |= {"chunks": degrees["chunks"], "schedule": "interleaved"}
     return found
