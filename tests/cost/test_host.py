@@ -30,7 +30,7 @@ TWO = Processors(cpu=XEON, sockets=2, cores=64, memory_bytes_per_s=614.4e9)
 
 def test_every_constant_has_source_evidence_and_unit() -> None:
     table = cpu_constants()
-    assert len(table) == 43
+    assert len(table) == 44
     assert {fact.unit for fact in table.values()} == {"1", "s", "byte", "byte/s"}
     assert all(fact.source and fact.conditions for fact in table.values())
     assert table["stream.ddr"].evidence is Evidence.MEASURED
@@ -62,6 +62,7 @@ def test_a_phone_reads_at_the_share_of_its_memory() -> None:
 def test_one_core_stages_copies_from_memory_that_is_not_pinned() -> None:
     assert pageable_bytes_per_s(13e9) == pytest.approx(6.5e9)
     assert pageable_bytes_per_s(1e6) == pytest.approx(1e6, rel=1e-3)
+    assert pageable_bytes_per_s(13e9, new_pages=True) == pytest.approx(1 / (2 / 13e9 + 1 / 8.3e9))
 
 
 def test_product_rates_by_kernel() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ridgeline.cost.host import pageable_bytes_per_s
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.network import collective_seconds
-from ridgeline.facts.cpus import cpu_constants
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Model
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
@@ -50,12 +50,13 @@ def _collective(machine: Machine, kind: CollectiveKind, size: float, ranks: int,
 def offload_s(machine: Machine, memory: StageMemory) -> float:
     """Time in which a device's weights and optimizer states go to host memory and come back [s].
 
-    Gradients are dropped. Weights lie in pinned buffers; optimizer states are copied to pageable memory, which one core
-    reads and writes beside the link. All devices of a host copy at once, each over its own link.
+    Gradients are dropped. Weights lie in pinned buffers; optimizer states go to memory that is allocated for them, which
+    is not pinned, and come back from it. All devices of a host copy at once, each over its own link.
     """
     weights, states = (memory.categories.get(name, 0.0) for name in ("weights", "optimizer"))
-    core = 2.0 * states / cpu_constants()["core.bytes_per_s"].value
-    return 2.0 * (float(host_cost("host_copy", weights + states, machine).seconds) + core)
+    link = 1.0 / float(host_cost("host_copy", 1.0, machine).seconds)
+    ways = (pageable_bytes_per_s(link, new_pages=True), pageable_bytes_per_s(link))
+    return 2.0 * weights / link + sum(states / rate for rate in ways)
 
 
 def resident_bytes(memory: StageMemory) -> float:
