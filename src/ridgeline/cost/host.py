@@ -121,15 +121,14 @@ def copy_s(host: Processors, size_bytes: Number) -> Number:
     return (2.0 + 1.0 / host.sockets) * size_bytes * host.sockets / replace(host, numa_aware=True).stream_bytes_per_s
 
 
-def pageable_bytes_per_s(link_bytes_per_s: float, host: Processors | None = None, *, new_pages: bool = False) -> float:
+def pageable_bytes_per_s(link_bytes_per_s: float, *, new_pages: bool = False) -> float:
     """A copy over a host link from or to memory that is not pinned [byte/s]: 1 / (1 / link + 1 / core).
 
     A core stages it. With `new_pages` the memory was just allocated, and each page is mapped when it is first written.
     Source: 5 to 6 GB/s where pinned copies reach 11 to 12 over PCIe 3.0, rapidsai/dask-cuda pull request 98.
     """
-    core = cpu_constant("core.bytes_per_s") if host is None else host.core_bytes_per_s
     fault = 1.0 / cpu_constant("page.bytes_per_s") if new_pages else 0.0
-    return 1.0 / (1.0 / link_bytes_per_s + 1.0 / core + fault)
+    return 1.0 / (1.0 / link_bytes_per_s + 1.0 / cpu_constant("core.bytes_per_s") + fault)
 
 
 def popularity(experts: int, skew: float) -> Array:
