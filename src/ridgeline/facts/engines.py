@@ -43,6 +43,7 @@ class EnginePolicy(ReleasePolicy):
     graph_prefill: bool = False
     step_host_s: float = 0.0
     seq_host_s: float = 0.0
+    in_process_seq_host_s: float = 0.0
     group_host_s: float = 0.0
     exposed_host_s: float = 0.0
     request_host_s: float = 0.0

@@ -90,7 +90,8 @@ class _Iteration:
         self.engine: RolloutEngine | None = None
         self.rollouts: Rollouts | None = None
         if asked.online:
-            self.engine = RolloutEngine(models.policy, self.machine, self._deployment())
+            behind = rollout_schedule(roles.mode).versions_behind()
+            self.engine = RolloutEngine(models.policy, self.machine, self._deployment(), apart=behind > 0)
             self.rollouts = self.engine.rollouts(asked, roles.collection)
         self.reports: list[tuple[IterationPhase, Report, float]] = []
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.machine import Machine
+from ridgeline.facts.engines import EnginePolicy, EngineUse, engine_policy
 from ridgeline.facts.lengths import drawn
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Model
@@ -113,11 +114,18 @@ def requests_of(asked: PostTraining, instances: int = 1) -> Requests:
     return Requests(prompt=np.full(len(output), max(1, round(asked.prompt)), dtype=np.int64), output=output)
 
 
-class RolloutEngine:
-    """Replays rollouts of one deployment on one machine."""
+def _in_process(name: str, version: str, use: EngineUse) -> EnginePolicy:
+    """An engine's policy inside the program that trains: one process schedules, and makes texts of tokens too."""
+    policy = engine_policy(name, version, use)
+    return replace(policy, seq_host_s=policy.seq_host_s + policy.in_process_seq_host_s)
 
-    def __init__(self, model: Model, machine: Machine, deployment: Deployment) -> None:
-        self.made: Engine = engine(model, machine, deployment, offline=True)
+
+class RolloutEngine:
+    """Replays rollouts of one deployment on one machine, `apart` from the trainer's turns or inside its process."""
+
+    def __init__(self, model: Model, machine: Machine, deployment: Deployment, *, apart: bool = False) -> None:
+        policies = engine_policy if apart else _in_process
+        self.made: Engine = engine(model, machine, deployment, offline=True, policies=policies)
         self.deployment, self._cluster = deployment, machine.cluster
         self._last: tuple[Replay, Traffic, Sequence[object]] | None = None
 

@@ -117,7 +117,9 @@ def _read(metric: str, found: PostTrainingReport) -> tuple[float, float, float]:
 
 def _other(question: PostTrainingQuestion, found: PostTrainingReport, changed: Mapping[str, Any]) -> PostTrainingReport:
     """The same roles where something assumed is otherwise."""
-    of_roles = {name: value for name, value in changed.items() if name == "collection"}
+    of_roles: dict[str, Any] = {name: value for name, value in changed.items() if name == "collection"}
+    if "recompute" in changed:
+        of_roles["train"] = replace(found.roles.train, recompute=changed["recompute"])
     if "graphs" in changed:
         one = found.roles.rollout
         of_roles["rollout"] = replace(one, options=replace(one.options, graphs=changed["graphs"]))
@@ -166,6 +168,10 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if eager is not None and not re.search(r"cuda.?graph", row.text("notes"), re.IGNORECASE):
         others.append(Other(words={"graphs": False}, both=False))
         said.append(str(eager.told))
+    again = reading("post_training_recompute_open", program=row.text("train_engine"))
+    if again is not None and "recompute" not in stated and not re.search(r"recompute", row.text("notes")):
+        others.append(Other(words={"recompute": "full"}, both=False))
+        said.append(again.told)
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
@@ -270,12 +276,14 @@ def _mini_batch(row: Row, samples: int, sequences: int, said: list[str] | None =
         found = re.search(pattern, notes)
         if found:
             return min(sequences, max(1, int(found[1]) * factor))
-    usual = reading("post_training_device_batch", program=row.text("train_engine"))
+    usual = reading("post_training_mini_batch", program=row.text("train_engine"))
     if usual is None:
         return None
     if said is not None:
         said.append(usual.told)
-    return min(sequences, round(usual.number) * (_whole(row, "n_devices") or 1))
+    size, _, of = usual.text.partition(" ")
+    each = {"prompts": samples, "a device": _whole(row, "n_devices") or 1}.get(of, 1)
+    return min(sequences, int(size) * each)
 
 
 def _whole(row: Row, field: str) -> int | None:

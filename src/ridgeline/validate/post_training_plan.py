@@ -100,7 +100,7 @@ def _degrees(part: str) -> dict[str, int]:
     listed = _LISTED.search(part)
     if listed:
         names = [one.strip().casefold() for one in listed[1].split(",")]
-        values = [one.strip() for one in listed[2].split(",")]
+        values = [one.strip() for one in listed[2].split(",")][-len(names) :]  # a longer list ends with those named
         pairs = [(name, value) for name, value in zip(names, values, strict=False) if value.isdecimal()]
     else:
         pairs = [(name.casefold(), value) for name, value in _DEGREE.findall(part)]
