@@ -184,7 +184,7 @@ class _Iteration:
         """The report of the iteration."""
         generation = self._generation()
         training = self.training_phases()
-        phases = [*generation, *self._rule(), *training, *self.moves()]
+        phases = [self._wide(one) for one in (*generation, *self._rule(), *training, *self.moves())]
         step = self._step(phases)
         energy = self._energy(step.value)
         price, carbon = self.cluster.price_usd_per_device_h, self.cluster.carbon_kg_per_j
@@ -197,6 +197,11 @@ class _Iteration:
             carbon_kg=None if carbon is None or energy is None else carbon.value * energy,
             engine="" if self.rollouts is None else self.rollouts.engine, assumptions=tuple(self._assumptions()),
         )  # fmt: skip
+
+    def _wide(self, one: IterationPhase) -> IterationPhase:
+        """A phase that takes as long as programs may, whose work beside the device's no phase has."""
+        most = constant("interval.post_training.phase.high") * one.seconds
+        return replace(one, high_s=max(one.high_s, most)) if self.asked.online else one
 
     def _generation(self) -> list[IterationPhase]:
         if self.rollouts is None:

@@ -50,8 +50,8 @@ def _collective(machine: Machine, kind: CollectiveKind, size: float, ranks: int,
 def offload_s(machine: Machine, memory: StageMemory) -> float:
     """Time in which a device's weights and optimizer states go to host memory and come back [s].
 
-    Gradients are dropped. Weights lie in pinned buffers; optimizer states go to memory that is allocated for them, which
-    is not pinned, and come back from it. All devices of a host copy at once, each over its own link.
+    Gradients are dropped. Weights lie in pinned buffers; optimizer states go to memory that is just allocated, not
+    pinned, and come back from it. All devices of a host copy at once, each over its own link.
     """
     weights, states = (memory.categories.get(name, 0.0) for name in ("weights", "optimizer"))
     link = 1.0 / float(host_cost("host_copy", 1.0, machine).seconds)

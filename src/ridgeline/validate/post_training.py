@@ -54,7 +54,8 @@ class Other:
 class PostTrainingJob:
     """What a row measured: the question, whether its split has to be looked for, and what was assumed.
 
-    `others` say what else an assumed thing may be, one assumption each.
+    `others` say what else an assumed thing may be, one assumption each; with `joint_logprobs` a program may time the
+    policy's log-probabilities together with the reference's.
     """
 
     question: PostTrainingQuestion
@@ -62,6 +63,7 @@ class PostTrainingJob:
     assumptions: tuple[str, ...]
     device: str
     others: tuple[Other, ...] = ()
+    joint_logprobs: bool = False
 
 
 Iteration = Callable[[PostTrainingQuestion, bool], PostTrainingReport]
@@ -94,6 +96,8 @@ class PostTrainingRows:
             repr(job.question), lambda: tuple(_other(job.question, found, one.words) for one in job.others)
         )
         value, low, high = (each / _UNITS[unit] for each in _wider(metric, found, ends, job.others))
+        if metric == "logprob_s" and job.joint_logprobs:
+            high += sum(one.high_s for one in found.phases if one.name == "reference") / _UNITS[unit]
         said = dict.fromkeys((*job.assumptions, *found.assumptions))
         named = {"model": found.model.name, "device": job.device, "assumptions": list(said)}
         return scored(row, value, low, high, evidence=found.step.evidence, **named)
@@ -172,11 +176,12 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if again is not None and "recompute" not in stated and not re.search(r"recompute", row.text("notes")):
         others.append(Other(words={"recompute": "full"}, both=False))
         said.append(again.told)
+    joint = reading("post_training_joint_logprobs", program=row.text("train_engine"))
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
         question=question, searched=searched, assumptions=(*device.assumptions, *about, *wiring, *said),
-        device=device.accelerator.name, others=tuple(others),
+        device=device.accelerator.name, others=tuple(others), joint_logprobs=joint is not None,
     )  # fmt: skip
 
 
