@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.transfer import joined
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
-from ridgeline.serving.ends import CAUSES, HIGH, LOW, at_place, interval, replay_ends
+from ridgeline.serving.ends import CAUSES, HIGH, LOW, at_place, replay_ends
 from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.traffic.traffic import Traffic, traffic
@@ -33,13 +34,13 @@ FACTORS = st.floats(0.01, 100.0)
     ],
 )
 def test_pools_are_late_each_in_its_own_way(ends: list[float], low: float, high: float) -> None:
-    assert interval(10.0, ends) == pytest.approx((low, high))
+    assert joined(10.0, ends) == pytest.approx((low, high))
 
 
 @given(FACTORS, st.lists(FACTORS, min_size=4, max_size=4))
 def test_an_interval_holds_its_value_and_what_each_pool_alone_does(value: float, ends: list[float]) -> None:
     """It is no wider than if both were at their worst at once, that is than the product of their factors."""
-    low, high = interval(value, ends)
+    low, high = joined(value, ends)
     assert low <= value * (1 + 1e-9)
     assert low <= min(ends) * (1 + 1e-9)
     assert high >= max(*ends, value) * (1 - 1e-9)

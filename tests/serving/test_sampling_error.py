@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.serving.ends import interval
+from ridgeline.facts.transfer import joined
 from ridgeline.serving.metrics import Metrics, measure
 from ridgeline.serving.objective import Objective
 from ridgeline.serving.sampling import SamplingBands, half_width, sampling, widened, widened_share
@@ -101,7 +101,7 @@ def test_of_a_burst_or_a_handful_nothing_is_drawn() -> None:
 
 @given(value=st.floats(1e-3, 1e3), up=st.floats(1, 5), down=st.floats(0.2, 1), half=st.floats(0, 1e3))
 def test_a_draw_widens_an_interval(value: float, up: float, down: float, half: float) -> None:
-    ends = interval(value, [value * up, value * down])
+    ends = joined(value, [value * up, value * down])
     low, high = widened(value, ends, half)
     assert 0.0 < low <= ends[0] * (1 + 1e-9)
     assert ends[1] * (1 - 1e-9) <= high

@@ -286,3 +286,49 @@ def mechanism_spread(family: str, seconds: float) -> tuple[float, float] | None:
     """
     band = SHORT if seconds < SHORT_S else LONG
     return _spreads().get(("mechanism", family, band)) or _spreads().get(("mechanism", family, ANY))
+
+
+MEASURED, LENT, PHYSICS = "measured", "lent", "physics"
+RUN_RUNGS: Mapping[str, str] = {
+    "table": MEASURED, "fitted": MEASURED, "borrowed": LENT, "common": PHYSICS, "datasheet": PHYSICS,
+    "mechanism": PHYSICS, "measured elsewhere": MEASURED, "derived": LENT, "assumed": PHYSICS,
+}  # fmt: skip
+"""What tells how far whole runs may lie: kernels measured on the device, on related ones, or formulas alone."""
+
+
+@cache
+def _run_spreads() -> dict[tuple[str, str], tuple[float, float]]:
+    rows = store.read_tsv("run_spread.tsv")
+    return {(row["kind"], row["rung"]): (float(row["low"]), float(row["high"])) for row in rows}
+
+
+def run_spread(kind: str, rung: str = ANY) -> tuple[float, float]:
+    """How far whole runs of other people lie from what mechanisms give, over it, beyond their own intervals [1].
+
+    `rung` is what an answer rests on, as it is shown: a rung of kernels, or the evidence of a step. Of what was
+    measured here nothing is known to lie beyond. Source: benchmarks/intervals.py, from end-to-end rows: the only
+    numbers of an interval that are, beside the ends of memory.
+    """
+    if rung == Evidence.HERE.label:
+        return 1.0, 1.0
+    known = _run_spreads()
+    return known.get((kind, RUN_RUNGS.get(rung, rung))) or known[kind, ANY]
+
+
+def joined(value: float, ends: Sequence[float]) -> tuple[float, float]:
+    """The ends of the 80 % interval of a quantity with P independent causes, each with two `ends`, (2 P,), in its unit.
+
+    ln(high / v) = sqrt(sum_p max(0, ln(a_p / v), ln(b_p / v))^2), and so downwards. Of one cause these are its ends.
+    What is not positive keeps the least and the most.
+
+    >>> joined(10.0, [5.0, 20.0])
+    (5.0, 20.0)
+    >>> low, high = joined(10.0, [5.0, 20.0, 20.0, 5.0])
+    >>> round(high / 10.0, 3), round(10.0 / low, 3)  # 2 ** sqrt(2)
+    (2.665, 2.665)
+    """
+    if len(ends) <= 2 or min(value, *ends) <= 0.0 or not np.isfinite([value, *ends]).all():
+        return min(value, *ends), max(value, *ends)
+    apart = np.log(np.asarray(ends, dtype=np.float64).reshape(-1, 2) / value)
+    up, down = np.maximum(apart.max(axis=1), 0.0), np.maximum(-apart.min(axis=1), 0.0)
+    return float(value * np.exp(-np.sqrt((down**2).sum()))), float(value * np.exp(np.sqrt((up**2).sum())))

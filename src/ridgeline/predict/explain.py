@@ -13,6 +13,7 @@ from ridgeline.energy.power import step_energy_j, step_power_range
 from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constants
 from ridgeline.facts.records import Evidence
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.lower.params import optimizer_states, step_forwards
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Collective
@@ -189,6 +190,8 @@ class _Explainer:
         known = self.known(parts, evidence)
         trained = step_forwards(workload)
         low, high = step_interval(parts, self.hosts_s(), predictor=predictor, evidence=evidence["matrix rate"])
+        beyond = (step_s * end for end in run_spread("training step", lowest(known).label))
+        low, high = joined(step_s, [low, high, *beyond])
         low = min(step_floor_s(predictor, it, trained=trained, low_s=low), step_s)
         tokens = workload.step_tokens * (1 - workload.padding)
         per_token = predictor.model_flop_per_token() - skipped * predictor.layers_flop_per_token()

@@ -94,7 +94,7 @@ def offloaded(
     else:
         share, where = hybrid.share(float(batch * (prompt_tokens + output_tokens))), ""
         _check_dram(hybrid, asked, cluster, hybrid.held_bytes(share)[1])
-        first = _spent(prefill(hybrid, batch, prompt_tokens), host)
+        first = _spent(prefill(hybrid, batch, prompt_tokens), host, prompt=True)
         step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0), host)
     held, elsewhere = hybrid.held_bytes(share)
     price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else instance_devices(deployment)
@@ -129,7 +129,8 @@ def _block(
                 f"a block of {policy.block} sequences for a batch of {batch}; needs the same", field="policy"
             )
     policy.check(job, limits)
-    prompts, answers = (_spent(parts, hybrid.host) for parts in run.parts())
+    before, after = run.parts()
+    prompts, answers = _spent(before, hybrid.host, prompt=True), _spent(after, hybrid.host)
     step = answers.times(1.0 / (job.output_tokens - 1))
     return float(policy.shares[WEIGHTS, GPU]), prompts, step, policy.text(job, limits)
 
@@ -218,8 +219,9 @@ def _check_dram(hybrid: Hybrid, asked: Offload, cluster: Cluster, elsewhere: flo
         )
 
 
-def _spent(parts: HybridParts, host: Processors | None) -> Spent:
-    low, high = band(parts, guessed=("host",) if host is not None and host.cpu.assumed else ())
+def _spent(parts: HybridParts, host: Processors | None, *, prompt: bool = False) -> Spent:
+    guessed = ("host",) if host is not None and host.cpu.assumed else ()
+    low, high = band(parts, guessed=guessed, prompt=prompt)
     total = float(parts.total.sum())
     sides = {name: float(value.sum()) for name, value in vars(parts).items() if name != "total"}
     return Spent(total=total, low=total * low, high=total * high, parts=sides)

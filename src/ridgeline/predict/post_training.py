@@ -12,6 +12,7 @@ from ridgeline.energy.power import step_energy_j
 from ridgeline.errors import PlanError
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import PostTraining, Roles
@@ -237,7 +238,7 @@ class _Iteration:
     def _step(self, phases: list[IterationPhase]) -> Estimate:
         """The iteration's period with its interval: each side at its ends, sides independent of each other.
 
-        Programs of post-training spend time outside these phases: the high end is at least that of measured iterations.
+        Programs of post-training spend time outside these phases too, as whole runs of others show.
         """
         middle = {side: _sum(phases, side, "seconds") for side in (GENERATION, TRAINING, TRANSFER)}
         value = self._period(middle)
@@ -246,8 +247,9 @@ class _Iteration:
             moved = [self._period({**middle, side: _sum(phases, side, end)}) - value for side in middle]
             ends.append(value + sign * sqrt(sum(max(0.0, sign * each) ** 2 for each in moved)))
         evidence = min(report.step_time.evidence for _, report, _ in self.reports)
-        high = max(ends[1], constant("interval.post_training.high") * value) if self.asked.online else ends[1]
-        return Estimate(value=value, low=max(ends[0], 0.0), high=high, unit="s", evidence=evidence)
+        beyond = run_spread("post-training") if self.asked.online else (1.0, 1.0)
+        low, high = joined(value, [max(ends[0], 0.0), ends[1], *(value * end for end in beyond)])
+        return Estimate(value=value, low=low, high=high, unit="s", evidence=evidence)
 
     def _period(self, sides: Mapping[str, float]) -> float:
         if self.rollouts is None:

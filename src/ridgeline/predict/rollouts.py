@@ -12,10 +12,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.cost.answer import worst
 from ridgeline.cost.machine import Machine
 from ridgeline.facts.engines import EnginePolicy, EngineUse, engine_policy
 from ridgeline.facts.lengths import drawn
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.post_training import PostTraining
@@ -149,15 +151,17 @@ class RolloutEngine:
         assert self._last is not None
         found, load, _ = self._last
         tables = tables_of([self.made], load)
+        rung = worst([*self.made.steps.prices.rungs_used.values()]).value
         spans = [one.span_s / found.span_s for one in replay_ends([self.made], tables, load)]
+        low, high = joined(1.0, [*spans, *run_spread("serving step", rung)])
         at = mean_of([self.made], found, load)
         bands = prefill_band(self.made, tables[0], at.prompt), decode_band(self.made, tables[0], at.batch, at.context)
         power = fleet_power_w(self._cluster, [self.deployment], found, [bands])
         busy = np.minimum(found.busy_s, generated.rollout_s)
         return Rollouts(
             generated=generated,
-            low_s=generated.rollout_s * min(1.0, *spans),
-            high_s=generated.rollout_s * max(1.0, *spans),
+            low_s=generated.rollout_s * low,
+            high_s=generated.rollout_s * high,
             alike_s=alike,
             half_s=float(generated.ready_s[(len(generated.ready_s) - 1) // 2]),
             idle_share=float(1.0 - busy.mean() / generated.rollout_s),

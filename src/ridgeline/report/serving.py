@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ridgeline.cost.answer import Rung, worst
 from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
@@ -19,7 +21,7 @@ from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
 from ridgeline.serving.capacity import Capacity
-from ridgeline.serving.ends import interval
+from ridgeline.serving.ends import bound_by_times
 from ridgeline.serving.metrics import Band, Metrics
 from ridgeline.serving.objective import Objective, objective_text
 from ridgeline.serving.replay import Replay
@@ -106,17 +108,23 @@ class ServingReport(Printed):
         return None if self.usd_per_h is None or not rate else self.usd_per_h / 3600.0 / rate * 1e6
 
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """80 % intervals, of every time and of the draw of the requests: latencies [s], rates [1/s], shares [1]."""
-        found, drawn = {}, self.sampled
-        for kind in ("ttft", "tpot", "latency"):
+        """80 % intervals, of times, whole runs and the draw of the requests: latencies [s], rates [1/s], shares [1]."""
+        found, drawn, rung = {}, self.sampled, worst([Rung(one) for one in self.rungs.values()]).value
+        lasts = [one.latency.mean for one in (self.metrics, *self.ends)]
+        runs = {kind: run_spread("first token" if kind == "ttft" else "serving step", rung) for kind in _LATENCIES}
+        for kind in _LATENCIES:
             for name, value in vars(getattr(self.metrics, kind)).items():
-                ends = interval(value, [getattr(getattr(end, kind), name) for end in self.ends])
+                ends = [getattr(getattr(end, kind), name) for end in self.ends]
                 half = 0.0 if drawn is None else getattr(getattr(drawn, kind), name)
-                found[f"{kind}_{name}_s"] = widened(value, ends, half)
+                found[f"{kind}_{name}_s"] = widened(
+                    value, joined(value, [*ends, *(value * end for end in runs[kind])]), half
+                )
         for name in ("requests_per_s", "output_tokens_per_s"):
             rates = [getattr(one, name) for one in (self.metrics, *self.ends)]
             half = 0.0 if drawn is None else getattr(drawn, name)
-            found[name] = widened(rates[0], (min(rates), max(rates)), half)
+            beyond = runs["tpot"] if bound_by_times(rates, lasts) else (1.0, 1.0)
+            least, most = joined(rates[0], [min(rates), max(rates), *(rates[0] / end for end in beyond)])
+            found[name] = widened(rates[0], (least, most), half)
         shares = [one.attained for one in (self.metrics, *self.ends) if one.attained is not None]
         if shares:
             half = 0.0 if drawn is None else drawn.attained or 0.0
@@ -126,6 +134,9 @@ class ServingReport(Printed):
     def blocks(self) -> list[Block]:
         """What `ridgeline simulate` prints."""
         return serving_blocks(self)
+
+
+_LATENCIES = ("ttft", "tpot", "latency")
 
 
 def _with_interval(report: ServingReport, kind: str) -> str:

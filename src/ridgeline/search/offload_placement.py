@@ -71,7 +71,7 @@ def best_policy(
     policy, run, bound_s, tried = soonest(job, machine, attention_of(hybrid))
     token_s = (run.prefill_s + run.decode_s) / (policy.block * job.output_tokens)
     held, price = policy.held_bytes(job), cluster.price_usd_per_device_h
-    ends = [band(spent) for spent in run.parts()]
+    ends = [band(spent, prompt=first) for spent, first in zip(run.parts(), (True, False), strict=True)]
     low_s, high_s = (run.prefill_s * ends[0][end] + run.decode_s * ends[1][end] for end in (0, 1))
     lengths = f"{prompt_tokens:,} prompt and {output_tokens:,} output tokens"
     known = {name: float(value) for name, value in vars(machine).items() if name.endswith("_per_s")}

@@ -98,7 +98,7 @@ def replay_ends(
     fronts: Fronts | None = None,
     fleet_events: FleetEvents | None = None,
 ) -> tuple[Replay, ...]:
-    """The replays of the low and of the high end of every time, of each pool in turn; `interval` joins what they give.
+    """The replays of the low and of the high end of every time, of each pool in turn; `joined` joins what they give.
 
     Instances of one pool are late together, of whatever kind they are. Of several `fronts` each end draws its turns.
     Of requests that come at once and all run at once each of the `CAUSES` has its turn.
@@ -129,20 +129,16 @@ def _at_once(engines: Sequence[Engine], traffic: Traffic) -> bool:
     return len({one.deployment.role for one in engines}) == 1 and traffic.requests <= places and held <= cache
 
 
-def interval(value: float, ends: Sequence[float]) -> tuple[float, float]:
-    """The ends of the 80 % interval of a quantity, of what it is at both ends of each of P pools, (2 P,), in its unit.
+_FOLLOWS = 0.5  # definition: a rate that moves by less than this share of what latencies do is the load's
 
-    ln(high / v) = sqrt(sum_p max(0, ln(a_p / v), ln(b_p / v))^2), and so downwards: errors of pools are independent.
-    Of one pool these are its ends. What is not positive keeps the least and the most.
 
-    >>> interval(10.0, [5.0, 20.0])
-    (5.0, 20.0)
-    >>> low, high = interval(10.0, [5.0, 20.0, 20.0, 5.0])
-    >>> round(high / 10.0, 3), round(10.0 / low, 3)  # 2 ** sqrt(2)
-    (2.665, 2.665)
+def bound_by_times(rates: Sequence[float], latencies: Sequence[float]) -> bool:
+    """Whether rates, the middle and those at the ends, follow the times of iterations, as `latencies` do, not the load.
+
+    >>> bound_by_times([10.0, 12.0, 8.0], [1.0, 0.8, 1.25]), bound_by_times([10.0, 10.1, 9.9], [1.0, 0.8, 1.25])
+    (True, False)
     """
-    if len(ends) <= len(ENDS) or min(value, *ends) <= 0.0 or not np.isfinite([value, *ends]).all():
-        return min(value, *ends), max(value, *ends)
-    apart = np.log(np.asarray(ends, dtype=np.float64).reshape(-1, len(ENDS)) / value)
-    up, down = np.maximum(apart.max(axis=1), 0.0), np.maximum(-apart.min(axis=1), 0.0)
-    return float(value * np.exp(-np.sqrt((down**2).sum()))), float(value * np.exp(np.sqrt((up**2).sum())))
+    if min(*rates, *latencies) <= 0.0 or not np.isfinite([*rates, *latencies]).all():
+        return False
+    moved, lasted = (np.log(max(values) / min(values)) for values in (rates, latencies))
+    return bool(moved > _FOLLOWS * lasted)

@@ -19,6 +19,7 @@ from ridgeline.cost.served_compressed import hyper_connected
 from ridgeline.errors import PlanError
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.lower.pieces import (
     Core,
     ElementwisePiece,
@@ -227,8 +228,8 @@ def parts(rows: Rows, **named: Array) -> HybridParts:
     return HybridParts(**{name: named.get(name, zero) for name in names})
 
 
-def band(spent: HybridParts, *, guessed: Collection[str] = ()) -> tuple[float, float]:
-    """Low and high end of the 80 % interval of a time, over it [1]: of each part by what it takes.
+def band(spent: HybridParts, *, guessed: Collection[str] = (), prompt: bool = False) -> tuple[float, float]:
+    """Low and high end of the 80 % interval of a time, over it [1]: of each part by what it takes, and of whole runs.
 
     Sides that are `guessed` have theirs squared: 'host' of processors that no table names, all `SIDES` of a job of
     which the processors, the format or what the devices hold are not stated.
@@ -237,4 +238,4 @@ def band(spent: HybridParts, *, guessed: Collection[str] = ()) -> tuple[float, f
     whole = sum(seconds.values()) or 1.0
     power = {name: 2 if name in guessed else 1 for name in SIDES}
     low, high = (sum(ends[name][end] ** power[name] * seconds[name] for name in SIDES) / whole for end in (0, 1))
-    return low, high
+    return joined(1.0, [low, high, *run_spread("offload prompt" if prompt else "offload")])

@@ -62,7 +62,7 @@ class OffloadRows:
         said = (*job.assumptions, *found.assumptions)
         assumed = any("not stated" in words or _DESCRIBED.search(words) for words in said)
         evidence = Evidence.ASSUMED if assumed else Evidence.DERIVED
-        low, high = _band(spent, said)
+        low, high = _band(spent, said, prompt=job.metric in ("prefill_rate", "ttft"))
         if inverse:
             low, high = 1.0 / high, 1.0 / low
         rungs = () if found.hybrid.prices is None else tuple(found.hybrid.prices.rungs_used.values())
@@ -207,11 +207,12 @@ WEIGHTY = re.compile(r"(?:concurrency|precision|accelerators|storage) not stated
 _DESCRIBED = re.compile(r"^processor .* assumed")  # not stated, or of no table
 
 
-def _band(spent: HybridParts, assumed: tuple[str, ...]) -> tuple[float, float]:
+def _band(spent: HybridParts, assumed: tuple[str, ...], *, prompt: bool) -> tuple[float, float]:
     """The interval of a time as factors, wider where the job was guessed [1]."""
     if any(WEIGHTY.search(words) for words in assumed):
-        return band(spent, guessed=SIDES)
-    return band(spent, guessed=("host",) if any(_DESCRIBED.search(words) for words in assumed) else ())
+        return band(spent, guessed=SIDES, prompt=prompt)
+    guessed = ("host",) if any(_DESCRIBED.search(words) for words in assumed) else ()
+    return band(spent, guessed=guessed, prompt=prompt)
 
 
 def _value(found: Offloaded, job: OffloadedJob) -> tuple[float, bool, HybridParts]:

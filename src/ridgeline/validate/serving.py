@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -18,11 +19,12 @@ from ridgeline.facts.mechanisms import power_of
 from ridgeline.facts.recipes import recipe
 from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.facts.run_settings import LIMITS, RunSettings, settings_of
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.recipes import as_divided, tuned, with_settings
 from ridgeline.seams.serving import all_devices, instance_devices
 from ridgeline.serving.capacity import Capacity, workspace_bytes
-from ridgeline.serving.ends import interval
+from ridgeline.serving.ends import bound_by_times
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.metrics import Metrics
 from ridgeline.serving.objective import Objective
@@ -60,37 +62,36 @@ class ServedRows:
         predicted = _value(job, found, found.replay, found.metrics) / job.unit_si
         if not math.isfinite(predicted):
             raise InputError(f"requests of one token have no {job.metric}", field="metric")
-        low, high = _interval(job, found, predicted)
-        others = [(one, False) for one in job.otherwise] + [(one, True) for one in (*job.alike, *job.as_likely)]
-        for other, ends in others:
-            low, high = self._wider(other, low, high, ends=ends)
-        predicted = self._middle(job, predicted)
+        predicted, (low, high) = self._composed(job, found, predicted)
         evidence = Evidence.ASSUMED if job.stand_ins else found.evidence
-        rung = worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value
         named = {"device": job.cluster.accelerator.name, "engine": job.deployment.engine, "model": job.model.name}
         said = [*job.assumptions, *found.said]
-        return scored(row, predicted, low, high, evidence=evidence, rung=rung, assumptions=said, **named)
+        return scored(row, predicted, low, high, evidence=evidence, rung=_rung(found), assumptions=said, **named)
 
-    def _middle(self, job: ServedJob, value: float) -> float:
-        """The geometric mean of a job's value and those of the jobs that are as likely and start."""
-        values = [value]
-        for other in job.as_likely:
-            try:
-                found = self._served(other)
-            except RidgelineError:
-                continue
-            values.append(_value(other, found, found.replay, found.metrics) / other.unit_si)
-        return math.prod(values) ** (1.0 / len(values))
+    def _composed(self, job: ServedJob, found: ReplayedJob, value: float) -> tuple[float, tuple[float, float]]:
+        """What is predicted, and its interval: causes that are independent, each with its ends.
 
-    def _wider(self, job: ServedJob, low: float, high: float, *, ends: bool) -> tuple[float, float]:
-        """An interval that holds for another run as well, if that one starts; with `ends` for all of that one's."""
+        They are the mechanisms, what whole runs of other people take beyond them, and of each setting that the row
+        leaves unsaid the least and the most of its alternatives. As likely as the job itself are those `as_likely`:
+        predicted is the geometric mean, and all of them are ends.
+        """
+        causes = [end / value for end in (*_interval(job, found, value), *_of_runs(job, found, value))]
+        settings: dict[str, list[float]] = defaultdict(lambda: [value])
+        for other in (*job.otherwise, *job.alike):
+            settings[other.differs] += self._values(other)
+        likely = [value, *(one for other in job.as_likely for one in self._values(other))]
+        middle = math.prod(likely) ** (1.0 / len(likely))
+        for values, of in ((likely, middle), *((one, value) for one in settings.values())):
+            causes += [min(values) / of, max(values) / of]
+        return middle, joined(middle, [middle * one for one in causes])
+
+    def _values(self, job: ServedJob) -> list[float]:
+        """The metric of another run in the row's unit, if that one starts."""
         try:
-            found = self._served(job)
+            found = self._runs.of((*job.key, "middle"), lambda: serve(job, ends=False))
         except RidgelineError:
-            return low, high
-        value = _value(job, found, found.replay, found.metrics) / job.unit_si
-        least, most = _interval(job, found, value) if ends else (value, value)
-        return min(low, least), max(high, most)
+            return []
+        return [_value(job, found, found.replay, found.metrics) / job.unit_si]
 
     def _served(self, job: ServedJob) -> ReplayedJob:
         return self._runs.of(job.key, lambda: serve(job))
@@ -144,9 +145,9 @@ def settled(job: ServedJob, row: Row) -> ServedJob:
     job = replace(job, assumptions=(*job.assumptions, *divided, *told))
     limited = any(settings.assumed & LIMITS for settings in found.values())
     run = _as_run(job, found)
-    otherwise = [_as_run(job, own)] if limited else []
+    otherwise = [replace(_as_run(job, own), differs="limits")] if limited else []
     if not job.statistic and found["decode"].statistic_unsaid:
-        otherwise.append(replace(run, statistic="p50"))
+        otherwise.append(replace(run, statistic="p50", differs="statistic"))
     cache_known = found["decode"].kv is not None
     alike = (*might_be(run, row.source, cache_known=cache_known), *(_by(run, name) for name in job.stand_ins))
     likely = as_likely(run, row.source)
@@ -174,7 +175,12 @@ def _by(job: ServedJob, engine: str) -> ServedJob:
         found["version"] = (usual_releases(engine, job.model.name, job.cluster.accelerator) or ("",))[0]
     prefill = None if job.prefill is None else replace(job.prefill, **found)
     return replace(
-        job, deployment=replace(job.deployment, **found), prefill=prefill, stand_ins=(), key=(*job.key, engine)
+        job,
+        deployment=replace(job.deployment, **found),
+        prefill=prefill,
+        stand_ins=(),
+        key=(*job.key, engine),
+        differs="engine",
     )
 
 
@@ -222,8 +228,32 @@ def _interval(job: ServedJob, found: ReplayedJob, predicted: float) -> tuple[flo
     last = zip(cycle((0.1, 0.9)), found.ends, strict=False)
     ends = [_value(job, found, replayed, metrics, share) / job.unit_si for share, (replayed, metrics) in last]
     drawn = sampled_share(job, found.traffic)
-    low, high = interval(predicted, ends)
+    low, high = joined(predicted, ends)
     return low * (1.0 - drawn), high * (1.0 + drawn)
+
+
+_RATES = frozenset(("output_rate", "total_rate", "samples_rate", "prefill_rate", "decode_rate", "user_rate"))
+_RUNS = {"memory": "memory of serving", "ttft": "prompt", "prefill_rate": "prompt"}
+_LOADED = ("closed", "poisson")
+
+
+def _of_runs(job: ServedJob, found: ReplayedJob, value: float) -> tuple[float, float]:
+    """Ends of how far whole runs of other people lie from the mechanisms, in the row's unit."""
+    name = job.metric.removesuffix("_per_device")
+    if name in ("power", "token_energy"):
+        return value, value
+    kind = "first token" if name == "ttft" and job.arrivals in _LOADED else _RUNS.get(name, "serving step")
+    low, high = run_spread(kind, _rung(found))
+    if name not in _RATES:
+        return value * low, value * high
+    rates = [_value(job, found, *one) for one in ((found.replay, found.metrics), *found.ends)]
+    lasts = [one.latency.mean for one in (found.metrics, *(metrics for _, metrics in found.ends))]
+    return (value / high, value / low) if bound_by_times(rates, lasts) else (value, value)
+
+
+def _rung(found: ReplayedJob) -> str:
+    """The lowest rung of the kernels of a replay."""
+    return worst([rung for one in found.engines for rung in one.steps.prices.rungs_used.values()]).value
 
 
 _BESIDE = (0.5, 2.0)

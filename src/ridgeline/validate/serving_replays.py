@@ -41,11 +41,14 @@ class ReplayedJob:
     said: tuple[str, ...]
 
 
-def serve(job: ServedJob) -> ReplayedJob:
-    """Replays a job; of prompts behind a cache what they take beyond that of the cache's own tokens."""
+def serve(job: ServedJob, *, ends: bool = True) -> ReplayedJob:
+    """Replays a job, without its ends where they are not asked for.
+
+    Of prompts behind a cache it is what they take beyond that of the cache's own tokens.
+    """
     if job.ahead_tokens:
         whole, before = (
-            serve(replace(job, prompt_tokens=tokens, ahead_tokens=0.0))
+            serve(replace(job, prompt_tokens=tokens, ahead_tokens=0.0), ends=ends)
             for tokens in (job.ahead_tokens + (job.prompt_tokens or 0.0), job.ahead_tokens)
         )
         return _beyond(whole, before)
@@ -66,13 +69,13 @@ def serve(job: ServedJob) -> ReplayedJob:
     if found.refused.all():
         longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
         raise InputError(f"a request of {longest} tokens exceeds the cache of {found.capacity_blocks} blocks")
-    ends = replay_ends(engines, tables, traffic, **way)
+    moved = replay_ends(engines, tables, traffic, **way) if ends else ()
     return ReplayedJob(
         engines=engines,
         traffic=traffic,
         replay=found,
         metrics=looped(job, found, traffic),
-        ends=tuple((end, looped(job, end, traffic)) for end in ends),
+        ends=tuple((end, looped(job, end, traffic)) for end in moved),
         decode=_decoding(engines[-1], tables[-1], found, traffic),
         evidence=Evidence.DERIVED,
         said=_ended(job, engines[-1]),

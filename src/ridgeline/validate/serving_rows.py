@@ -61,8 +61,9 @@ class ServedJob:
     other memory that a cell which states none may mean, `releases` those that may have run as well as its own where the
     row states none; of an engine that is not `dated` the newest runs. The interval holds for the value of `otherwise`,
     the job under the engine's own limits, where those of its benchmark are assumed, or with the median for an unsaid
-    statistic, and for all of `alike`: with each of the stand-ins, and what else it may have been where the source is
-    unknown. What is predicted is the geometric mean of the job and those `as_likely`.
+    statistic, and for `alike`: with each of the stand-ins, and what else it may have been where the source is
+    unknown. `differs` says which setting such a job has otherwise; settings are independent. What is predicted is the
+    geometric mean of the job and those `as_likely`.
     `ahead_tokens` of each sequence are in the cache before its prompt is timed.
     `rounds` are the requests of each user of a closed loop. `fronts` are the front ends that take turns among the
     instances of each pool; None where whoever has the fewest requests is next. `cut` says whether a sequence may end at
@@ -101,6 +102,7 @@ class ServedJob:
     otherwise: tuple[ServedJob, ...] = ()
     alike: tuple[ServedJob, ...] = ()
     as_likely: tuple[ServedJob, ...] = ()
+    differs: str = ""
 
 
 def read_served(row: Row, source: Machines | None = None) -> ServedJob:

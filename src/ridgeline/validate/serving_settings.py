@@ -63,7 +63,7 @@ def might_be(job: ServedJob, source: str, *, cache_known: bool = False) -> tuple
     `cache_known`: the source says of this run which format its cache has. Where none does, a narrow one counts too.
     """
     narrow = not cache_known and not job.deployment.kv and job.deployment.weights in NARROW
-    caches = (_changed(job, kv="fp8"),) if narrow else ()
+    caches = (replace(_changed(job, kv="fp8"), differs="cache"),) if narrow else ()
     return caches if known(source) else (*_others(job), *caches)
 
 
@@ -81,16 +81,16 @@ def as_likely(job: ServedJob, source: str) -> tuple[ServedJob, ...]:
 def _others(job: ServedJob) -> Iterator[ServedJob]:
     engine = job.deployment.engine
     for other in job.releases:
-        yield _changed(job, version=other)
+        yield replace(_changed(job, version=other), differs="release")
     pooled = reading("pooled_sequences", program=engine)
     if pooled is not None and job.prefill is not None and job.deployment.options.max_seqs is None:
         pool = job.deployment
         most = amount(pooled.text, {"concurrency": job.batch, "instances": pool.instances, "dp": pool.dp})
         if most is not None:
             held = replaced(pool, max_seqs=round(most), graph_max=round(most))
-            yield replace(job, deployment=held, key=(*job.key, "pooled"))
+            yield replace(job, deployment=held, key=(*job.key, "pooled"), differs="pool")
     for part in job.sizes:
-        yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name))
+        yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name), differs="device")
 
 
 def _changed(job: ServedJob, **changes: Any) -> ServedJob:
