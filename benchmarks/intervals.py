@@ -46,6 +46,7 @@ KINDS = {
     "other throughput": "serving step", "TTFT": "first token", "prompt tokens/s": "prompt",
     "memory of serving": "memory of serving", "training step": "training step", "training throughput": "training step",
     "time to train": "training step", "offload": "offload", "post-training step": "post-training",
+    "post-training, parts": "post-training",
 }  # fmt: skip
 """Whose spread an answer of a group has; those of others are judged as they are stated."""
 RUNGS: Mapping[str, tuple[str, ...]] = {
@@ -58,6 +59,13 @@ _UNSAID = re.compile(r"not stated|assumed|not in the catalog|may be all|no polic
 PEAKS = {each.name: framework_policy(each.framework).peaks_measured for each in training_programs()}
 SHARES = (0.0, 0.05, 0.1, 0.15)  # by which states are raised at most, of a peak's high end
 Ends = tuple[float, float]
+
+HEAD = """# Intervals, judged with whole sources and whole devices left out
+
+Written by `intervals.py --page` from blind answers to the open, sealed and second tables of [unseen](unseen/README.md).
+*Stated*: the share of measured values inside the 80 % interval as it is given now. *Left out*: the same with
+`data/run_spread.tsv` found anew from rows of other sources on other devices alone. *Of sources*: the mean over sources.
+*Width*: the median of high / low. Groups without a spread of whole runs have the stated ends in both."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,7 @@ def others(rows: Sequence[Any], where: tuple[str, str]) -> list[Any]:
 
 
 def left_out(rows: Sequence[Row]) -> dict[Row, Ends]:
-    """The ends of each row by rows of its kind and rung from other sources on other devices; stated ones without kind."""
+    """The ends of each row by rows of its kind and rung, of other sources on other devices; else those stated."""
     pools: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         pools[row.kind, row.rung].append(row)
@@ -278,13 +286,7 @@ def page(rows: Sequence[Row], ends: Mapping[Row, Ends], peaks: Sequence[Peak]) -
         "metric, rung": lambda row: f"{row.group}, {row.rung}",
         "metric, settings unsaid": lambda row: f"{row.group}, {min(row.unsaid, 4)}{'+' * (row.unsaid >= 4)}",
     }
-    parts = [
-        "# Intervals, judged with whole sources and whole devices left out\n\nWritten by `intervals.py --page` from"
-        " blind answers to the open, sealed and second tables of [unseen](unseen/README.md).\n*Stated*: the share of measured"
-        " values inside the 80 % interval as it is given now. *Left out*: the same with `data/run_spread.tsv`\nfound"
-        " anew from rows of other sources on other devices alone. *Of sources*: the mean over sources. *Width*: the"
-        " median of high / low.\nGroups without a spread of whole runs have the stated ends in both."
-    ]
+    parts = [HEAD]
     parts += [f"## By {what}\n\n" + "\n".join(table(rows, ends, key, what)) for what, key in by.items()]
     parts.append("## Peaks of training\n\n" + "\n".join(peaks_table(peaks)))
     return "\n\n".join(parts) + "\n"

@@ -45,7 +45,7 @@ def test_the_ends_are_facts_with_a_source(rung: str, measured: bool) -> None:
     low, high, states = (constants()[f"memory.{rung}.{end}"] for end in ("low", "high", "states_high"))
     assert 0 < low.value < 1 < states.value < high.value
     assert low.source == high.source == states.source
-    assert "benchmarks/memory_interval.py" in low.source
+    assert "benchmarks/intervals.py" in low.source
     held = {"weights": 10.0, "activations": 4.0, "context": 1.0}
     ends = (10 + 5 * low.value, 10 * states.value + 5 * high.value)
     assert peak_interval(held, measured=measured) == pytest.approx(ends)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -313,3 +315,27 @@ def test_kernels_that_a_note_names_follow_a_release() -> None:
 )  # fmt: skip
 def test_formats_are_read_by_the_words_of_those_who_publish_files(cell: str, engine: str, weights: str) -> None:
     assert read_served(row(precision_weights=cell, engine=engine)).deployment.weights == weights
+
+
+def test_what_is_unsaid_adds_up_by_setting() -> None:
+    """Each setting moves an end as far as its farthest alternative; squares of logarithms add up over settings."""
+    answers, one = ServedRows(), row(engine_version="", hardware="A100")
+    job = settled(read_served(one), one)
+    found = answers._served(job)
+    value = found.metrics.ttft.mean / job.unit_si
+    (low, high), kinds = answers._composed(job, found, value)[1], ("release", "device", "cache")
+    alone = [
+        replace(job, as_likely=(), alike=tuple(other for other in job.alike if other.differs in kept))
+        for kept in ((), *((kind,) for kind in kinds))
+    ]
+    middle = answers._composed(replace(job, alike=()), found, value)[0]
+    ends = [answers._composed(each, found, value)[1] for each in alone]
+    none = ends[0]
+    for side, sign in ((0, -1.0), (1, 1.0)):
+        own = math.log(none[side] / value)
+        extra = [math.log(each[side] / value) ** 2 - own**2 for each in ends[1:]]
+        likely = [value, *(1e3 * answers._served(each).metrics.ttft.mean for each in job.as_likely)]
+        drawn = max(0.0, *(sign * math.log(each / middle) for each in likely))
+        far = math.sqrt(own**2 + sum(extra) + drawn**2)
+        assert math.log((low, high)[side] / middle) == pytest.approx(sign * far)
+    assert none[0] < value < none[1]

@@ -185,24 +185,20 @@ class _Iteration:
         """The report of the iteration."""
         generation = self._generation()
         training = self.training_phases()
-        phases = [self._wide(one) for one in (*generation, *self._rule(), *training, *self.moves())]
+        phases = [*generation, *self._rule(), *training, *self.moves()]
         step = self._step(phases)
+        told = tuple(self._of_runs(one) for one in phases)
         energy = self._energy(step.value)
         price, carbon = self.cluster.price_usd_per_device_h, self.cluster.carbon_kg_per_j
         devices = self.roles.devices if self.asked.online else self.roles.train.devices
         return PostTrainingReport(
             model=self.models.policy, cluster=self.cluster, asked=self.asked, roles=self.roles, step=step,
-            phases=tuple(phases), memory=tuple(self._memory()), tail=self._tail(), tokens=int(self.lengths.sum()),
+            phases=told, memory=tuple(self._memory()), tail=self._tail(), tokens=int(self.lengths.sum()),
             updates=self.asked.updates, limit=_limit(phases, step.value), idle_share=self._idle(phases, step.value),
             energy_j=energy, usd=None if price is None else price.value * devices * step.value / 3600.0,
             carbon_kg=None if carbon is None or energy is None else carbon.value * energy,
             engine="" if self.rollouts is None else self.rollouts.engine, assumptions=tuple(self._assumptions()),
         )  # fmt: skip
-
-    def _wide(self, one: IterationPhase) -> IterationPhase:
-        """A phase that takes as long as programs may, whose work beside the device's no phase has."""
-        most = constant("interval.post_training.phase.high") * one.seconds
-        return replace(one, high_s=max(one.high_s, most)) if self.asked.online else one
 
     def _generation(self) -> list[IterationPhase]:
         if self.rollouts is None:
@@ -247,9 +243,20 @@ class _Iteration:
             moved = [self._period({**middle, side: _sum(phases, side, end)}) - value for side in middle]
             ends.append(value + sign * sqrt(sum(max(0.0, sign * each) ** 2 for each in moved)))
         evidence = min(report.step_time.evidence for _, report, _ in self.reports)
-        beyond = run_spread("post-training") if self.asked.online else (1.0, 1.0)
-        low, high = joined(value, [max(ends[0], 0.0), ends[1], *(value * end for end in beyond)])
+        low, high = joined(value, [max(ends[0], 0.0), ends[1], *(value * end for end in self._beyond)])
         return Estimate(value=value, low=low, high=high, unit="s", evidence=evidence)
+
+    @property
+    def _beyond(self) -> tuple[float, float]:
+        """What whole runs of others add to the ends of an iteration, and of each of its phases [1]."""
+        return run_spread("post-training") if self.asked.online else (1.0, 1.0)
+
+    def _of_runs(self, phase: IterationPhase) -> IterationPhase:
+        if phase.low_s == phase.high_s:  # stated
+            return phase
+        ends = [phase.low_s, phase.high_s, *(phase.seconds * end for end in self._beyond)]
+        low, high = joined(phase.seconds, ends)
+        return replace(phase, low_s=low, high_s=high)
 
     def _period(self, sides: Mapping[str, float]) -> float:
         if self.rollouts is None:
