@@ -28,6 +28,12 @@ from ridgeline.serving.traffic.traffic import traffic
 NAN = float("nan")
 
 
+@pytest.fixture(autouse=True)
+def _no_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals of the numbers made by hand alone."""
+    monkeypatch.setattr("ridgeline.report.serving.run_spread", lambda *_: (1.0, 1.0))
+
+
 @cache
 def real() -> ServingReport:
     asked = traffic(0.5 * np.arange(40), np.full(40, 100), np.full(40, 10), name="forty")
@@ -99,6 +105,24 @@ def test_rates_and_shares_have_ends_where_the_load_does_not_bound_them() -> None
     lines = " ".join(text(replace(report, metrics=metrics, ends=ends)).split())
     assert "1,000 output tokens/s (80 % interval 900 to 1,234; 1,000 per device)" in lines
     assert "97.5% of all (80 % interval 80.0% to 100.0%)" in lines
+
+
+def test_whole_runs_of_others_widen_times_and_the_rates_that_follow_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as long in both causes is 2^sqrt(2) times; a rate that the load bounds keeps its ends."""
+    monkeypatch.setattr(
+        "ridgeline.report.serving.run_spread", lambda kind, _: (1.0, 4.0 if kind == "first token" else 2.0)
+    )
+    report = made(sampled=None)
+    found = report.intervals()
+    assert found["ttft_p50_s"] == pytest.approx((0.05, 0.1 * 2**5**0.5))  # 200 and 400 ms of 100
+    assert found["tpot_p50_s"] == pytest.approx((0.009, 0.01 * np.exp(np.hypot(np.log(1.2), np.log(2.0)))))
+    assert found["output_tokens_per_s"] == (1000.0, 1000.0)
+    ends = tuple(
+        replace(end, output_tokens_per_s=rate, latency=replace(end.latency, mean=1000.0 / rate * end.latency.mean))
+        for end, rate in zip(report.ends, (1250.0, 500.0), strict=True)
+    )
+    moved = replace(report, ends=ends).intervals()
+    assert moved["output_tokens_per_s"] == pytest.approx((1000.0 / 2**2**0.5, 1250.0))
 
 
 def test_overload_is_said_before_anything_else() -> None:
