@@ -54,6 +54,29 @@ def test_k_is_not_split_below_256(device: Device) -> None:
     assert tiles_s(device, 64, 64, 256) == pytest.approx(256 * 8.192e-9 + LATENCY_S + 32.768e-9)
 
 
+def test_rows_that_tokens_choose_end_in_half_a_tile(device: Device) -> None:
+    # four products of 128 x 128: even, four tiles of 128 x 128 in one wave. Of 128 rows on average each ends in half a
+    # tile more: (2 + 1/2) x 2 tiles of 64 x 64, 20 in five waves of 8.192 ns a step, beat two waves of 32.768 ns.
+    even = tile_seconds((128, 128, 1024), 4, rate_flop_per_s=4e12, element_bytes=2, device=device)
+    assert float(even) == pytest.approx(1024 * 32.768e-9 + LATENCY_S + 131.072e-9)
+    spread = tile_seconds((128, 128, 1024), 4, rate_flop_per_s=4e12, element_bytes=2, device=device, uneven=True)
+    assert float(spread) == pytest.approx(5 * (1024 * 8.192e-9 + LATENCY_S + 32.768e-9))
+    few = tile_seconds((8, 128, 1024), 4, rate_flop_per_s=4e12, element_bytes=2, device=device, uneven=True)
+    assert float(few) == tiles_s(device, 8, 128, 1024, 4)  # one tile at least
+
+
+@pytest.mark.parametrize(
+    ("together", "batches", "steps", "share"), [(0, 1, 1024, 0.82), (4, 1, 1024, 1), (2, 2, 512, 1), (1, 4, 256, 1)]
+)
+def test_products_of_experts_share_waves_with_those_beside_them(
+    device: Device, together: int, batches: int, steps: int, share: float
+) -> None:
+    # four of one tile: one wave of all, in one kernel at 0.82 of the rate; two at a time split k in two, one in four
+    work = gemm(64, 64, 1024, count=4, routed=True, together=float(together))
+    found = float(np.asarray(gemm_cost(work, device, BF16).compute_s))
+    assert found == pytest.approx(batches * (steps * 8.192e-9 + LATENCY_S + 32.768e-9) / share)
+
+
 def test_k_of_a_convolution_is_not_split(device: Device) -> None:
     # one tile of 128 x 32 computes alone: 2 * 128 * 32 FLOP a step = 8.192 ns, 4096 steps; 4 SMs' tiles of 8 KiB stored
     rate = {"rate_flop_per_s": 4e12, "element_bytes": 2, "device": device, "convolution": True}

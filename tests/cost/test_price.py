@@ -145,6 +145,16 @@ def test_gradients_of_each_tensor_are_kept_by_the_host(machine: Machine) -> None
     assert pricer(machine, framework="megatron", execution="graph").weights_seconds(12) == 0.0
 
 
+def test_each_expert_has_a_product_and_a_cast_to_issue(machine: Machine) -> None:
+    one = pricer(machine, framework="megatron", execution="eager")
+    experts = replace(PRODUCT, count=4)
+    host_s = [float(one.host_seconds(work, 1)) for work in (PRODUCT, experts)]
+    assert host_s[1] - host_s[0] == pytest.approx(HOST * 3 * 8e-6)
+    cast = float(one.host_seconds(replace(experts, quantized=True), 1))
+    assert cast - host_s[1] == pytest.approx(HOST * 3 * 8e-6)
+    assert float(one.host_seconds(replace(experts, quantized=True, cast_layouts=0), 1)) == host_s[1]  # cast before
+
+
 def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:
     one, plain = (pricer(machine, framework=name, execution="eager") for name in ("megatron", "torch"))
     assert one.python_seconds("layer") == pytest.approx(HOST * 140e-6)

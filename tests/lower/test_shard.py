@@ -419,6 +419,32 @@ def test_megatrons_chains_follow_the_choice_of_experts_and_their_dispatch() -> N
     assert single == 2 * LAUNCHES["expert.backward"]
 
 
+def test_rows_that_came_rank_by_rank_are_sorted_by_expert_and_back() -> None:
+    def sorting(ep: int, **choices: object) -> dict[Phase, Stream]:
+        pieces = work_of(EXPERTS, Layout(ep=ep), **choices)
+        return {p.phase: p for p in pieces if isinstance(p, Stream) and p.name == "moe.sort" and np.any(p.bytes)}
+
+    found = sorting(4)  # two of 8 experts a rank: read and written once each way
+    sent = links(work_of(EXPERTS, Layout(ep=4)), "moe.dispatch")[FORWARD].bytes
+    assert [float(np.asarray(found[phase].bytes)) for phase in (FORWARD, INPUT)] == [4 * sent, 4 * sent]
+    assert found[FORWARD].kernels == 0  # those of Megatron-LM's dispatch hold them
+    assert sorting(4, framework="torch")[FORWARD].kernels == 2
+    assert not sorting(1)
+    assert not sorting(8)
+    assert not sorting(4, expert_dispatch="deepep")
+
+
+@pytest.mark.parametrize(
+    ("choices", "together"),
+    [({"framework": "torch"}, 0), ({"framework": "megatron"}, 4), ({"expert_modules": "single"}, 1)],
+)
+def test_experts_run_in_one_kernel_on_streams_or_one_by_one(choices: dict[str, object], together: float) -> None:
+    pieces = [p for p in work_of(EXPERTS, Layout(ep=4), **choices) if isinstance(p, Gemm) and p.routed]
+    assert {(p.together, p.uneven) for p in pieces} == {(together, True)}
+    padded = work_of(EXPERTS, Layout(ep=4), expert_capacity=1.25, **choices)
+    assert not any(p.uneven for p in padded if isinstance(p, Gemm))
+
+
 def test_python_of_a_megatron_layer_follows_its_attention_its_experts_and_their_dispatch() -> None:
     def parts(model: Model, ep: int = 1, **choices: object) -> dict[str, float]:
         found = Chains(workload(framework="megatron", **choices), Layout(ep=ep))

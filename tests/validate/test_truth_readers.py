@@ -316,6 +316,8 @@ def test_tasks_kernels_and_optimizers() -> None:
     )
     workload, _ = recipe_of(engine="Megatron-Core + TE", notes="attention-backend=unfused; cuda-graph-impl=local")
     assert (workload["attention_kernel"], workload["execution"]) == ("unfused", "graph")
+    for said in ("router load forced even; CUDA graphs off", "no CUDA graphs", "without CUDA graphs"):
+        assert recipe_of(engine="Megatron-Core", notes=said)[0]["execution"] == "compiled"
     workload, _ = recipe_of(part="V100-SXM2-32GB", engine="DeepSpeed")
     assert workload["attention_kernel"] == "unfused"
     workload, _ = recipe_of(engine="NeMo 24.07", notes="task=LoRA; dims from the public model card")

@@ -35,6 +35,7 @@ def tile_seconds(
     device: Device,
     result_bytes: float = 2.0,
     convolution: bool = False,
+    uneven: bool = False,
 ) -> Number:
     """Time of `count` products of a size (m, n, k) when tiles are spread over the SMs in waves [s].
 
@@ -42,7 +43,8 @@ def tile_seconds(
     share of the rate and its operands at one SM's share of the L2 bandwidth; each wave pays one
     memory latency to fill and the store of its tiles (`result_bytes` per element, read and written
     when accumulated) at one SM's share of the memory rate. When tiles leave SMs idle, k is split
-    over them, but not that of a `convolution`, which has tiles of its own. The fastest shape wins.
+    over them, but not that of a `convolution`, which has tiles of its own. Products whose rows are `uneven`, m on
+    average, end in a tile that is half full on average: m / rows + 1/2 tiles of each. The fastest shape wins.
     Lower bound: no instruction overhead. Source: NVIDIA, Matrix Multiplication Background User's
     Guide (tile and wave quantization). Evidence: derived.
     """
@@ -59,7 +61,9 @@ def tile_seconds(
     single = CONVOLUTION_TILES if convolution else TILES
     shapes = [(tile, 1) for tile in single] + ([(tile, 2) for tile in PAIRED_TILES] if paired else [])
     for (rows, columns), width in shapes:
-        tiles = np.ceil(np.asarray(m) / rows) * np.ceil(np.asarray(n) / columns) * count
+        high = np.asarray(m) / rows
+        high = np.maximum(high + 0.5, 1.0) if uneven else np.ceil(high)
+        tiles = high * np.ceil(np.asarray(n) / columns) * count
         slots = sms // width
         most = 1.0 if convolution else np.maximum(1, np.asarray(k) / 256)
         splits = np.clip(np.floor(slots / tiles), 1, most)
@@ -75,7 +79,8 @@ def gemm_cost(work: Gemm, device: Device, what: Form) -> Cost:
 
     Weights that are stored smaller than inputs are expanded on the way, tiles run at the rate of the wider format. HBM
     traffic is each element of an operand once and the result once (twice when accumulated), plus, for formats cast on
-    the fly, a read at 2 bytes and a write of both layouts of the cast operand.
+    the fly, a read at 2 bytes and a write of both layouts of the cast operand. One kernel for all `routed` products
+    reaches a share of the rate of plain ones; products that run so many `together` fill waves of their own.
     """
     m, n, k, count = work.m, work.n, work.k, work.count
     operands = np.asarray(m) * k / work.taps * what.input_bytes + np.asarray(k) * n * what.weight_bytes
@@ -86,10 +91,13 @@ def gemm_cost(work: Gemm, device: Device, what: Form) -> Cost:
     dequantized = np.asarray(work.weight_rows) * (0.5 + 2.0)
     traffic = (operands + result) * count
     flop = 2.0 * np.asarray(m) * n * k * count
+    beside = np.minimum(count, work.together) if work.routed and work.together else np.asarray(count)
+    grouped = work.routed & (beside > 1) & (not work.together)
     compute = tile_seconds(
-        (m, n, k), count, rate_flop_per_s=device.matrix_rate(what.matrix), device=device, result_bytes=result_bytes,
+        (m, n, k), beside, rate_flop_per_s=device.matrix_rate(what.matrix), device=device, result_bytes=result_bytes,
         element_bytes=(what.input_bytes + what.weight_bytes) / 2,
-    )  # fmt: skip
+        uneven=work.uneven and work.phase is not Phase.BACKWARD_WEIGHT,
+    ) * (count / beside) / np.where(grouped, constant("matrix.grouped_"), 1.0)  # fmt: skip
     memory = traffic / device.memory_bytes_per_s
     if work.taps > 1 or work.direct:
         alone = depthwise(n, count) | work.direct

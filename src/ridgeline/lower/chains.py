@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Block
 from ridgeline.graph.ops import GroupedGemmOp, Op, Region, Routing, RoutingOp
 from ridgeline.graph.workload import Workload
-from ridgeline.lower.work import Layout, Number
+from ridgeline.lower.work import Layout, Number, Phase, Stream, Work
 
 _SORTED_PUTS = {
     (Routing.ROUTE, "forward"): 2.0, (Routing.COMBINE, "forward"): 1.0, (Routing.DISPATCH, "backward"): 1.0
@@ -72,6 +74,25 @@ class Chains:
             if self.workload.expert_modules == "single":
                 parts["expert"] = self._local(block) - 1.0
         return parts
+
+    def together(self) -> float:
+        """Products of a rank's experts that run at a time [1]; 0 where one kernel has all."""
+        return 1.0 if self.workload.expert_modules == "single" else self.counted("grouped.streams", 0.0)
+
+    def sorted_chunks(self, block: Block, rows_bytes: Number) -> list[Work]:
+        """Rows that came rank by rank copied into the order of a rank's experts, and back before they return.
+
+        Not where a rank has one expert, nor where a dispatcher writes rows in that order itself. Source: Megatron-LM,
+        megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher (sort_chunks_by_idxs in
+        dispatch_postprocess and combine_preprocess); torchtitan, torchtitan/distributed/expert_parallel.py (_permute).
+        """
+        ep = np.asarray(self.layout.ep)
+        if self.workload.expert_dispatch != "alltoall" or np.all(ep <= 1):
+            return []
+        copied = np.where((ep > 1) & (block.experts > ep), 1.0, 0.0)
+        kernels = copied * (0.0 if self.launches else 2.0)  # counts of `dispatch` and `combine` hold these
+        piece = partial(Stream, name="moe.sort", bytes=4.0 * rows_bytes * copied, kernels=kernels, routed=True)
+        return [piece(phase=phase) for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)]
 
     def _local(self, block: Block) -> Number:
         """Routed experts of one rank [1]."""

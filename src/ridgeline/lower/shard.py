@@ -169,7 +169,8 @@ class Sharder:
         frozen = not trains(op, self.workload)
         dequantized = k * n if self.quantized_base and op.lora else 0
         piece = partial(Gemm, count=count, quantized=narrowed(op, precision), kernels=float(op.kernels))
-        piece = partial(piece, routed=op.region is Region.EXPERT)
+        routed, dropless = op.region is Region.EXPERT, self.workload.expert_capacity <= 1.0
+        piece = partial(piece, routed=routed, uneven=routed and dropless, together=self.chains.together())
         thin = partial(piece, name=op.name, output_bytes=precision.activation_bytes, weight_rows=dequantized)
         layouts, own = 1 if frozen else 2, op.formats  # gradients of weights need inputs and gradients transposed
         yield thin(phase=Phase.FORWARD, m=m, n=n, k=k, cast_layouts=layouts, form=own.forward)
@@ -396,4 +397,4 @@ class Sharder:
             exchange(name=f"moe.{way}", phase=phase, kind=kind, bytes=moved, ranks=ranks, stride=stride)
             for phase in (Phase.FORWARD, Phase.BACKWARD_INPUT)
             for way, kind, moved, ranks, stride in made
-        ]
+        ] + self.chains.sorted_chunks(block, rows * etp)

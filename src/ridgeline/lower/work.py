@@ -71,7 +71,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """`count` products of (m, k) by (k, n); `rows_uneven` marks grouped expert products.
+    """`count` products of (m, k) by (k, n); `uneven` where tokens choose how many of them each has, m on average.
 
     `operand_bytes` is the size of one element of the two inputs, `output_bytes` of the result;
     `accumulate` reads the result before writing it (gradient accumulation into fp32). Each element that memory gives of
@@ -97,6 +97,8 @@ class Gemm:
     direct: bool = False
     loads: float = 1.0
     routed: bool = False
+    uneven: bool = False
+    together: float = 0.0  # routed products on the device at a time; 0: all of them, as one kernel
     captured: bool = False  # replayed as part of a CUDA graph
     form: str = ""  # its number format in place of the workload's; one that begins with '-' ends the workload's own
 

@@ -194,7 +194,8 @@ def _execution(told: TrainingRow) -> str:
             told.said.append(f"no CUDA graphs in the published configuration ({plan.name})")
         return plan.execution
     parts = notes.says(r"cuda-graph-impl=(?:none|transformer_engine)")  # that of the engine captures parts of layers
-    if not parts and notes.says(r"cuda.?graph"):
+    off = notes.says(r"(?:\bno|without) cuda.?graphs?|cuda.?graphs?:? (?:off|disabled)")
+    if not parts and not off and notes.says(r"cuda.?graph"):
         return "graph"
     compiled = told.reading("execution", words=f"{told.row.text('engine')}; {notes.text}")
     own = told.engine.execution
