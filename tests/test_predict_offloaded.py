@@ -24,7 +24,7 @@ EXPERT = 3 * 4096 * 14336  # weights of one expert of Mixtral
 KEYS = {
     "model", "cluster", "technique", "engine", "processors", "unit", "share", "device_bytes", "host_bytes", "batch",
     "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "latency_s", "output_tokens_per_s", "usd_per_h",
-    "usd_per_million_output_tokens", "rungs", "evidence", "assumed", "placement",
+    "usd_per_million_output_tokens", "rungs", "evidence", "assumed", "placement", "peak_bytes",
 }  # fmt: skip
 
 

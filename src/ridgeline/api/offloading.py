@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 _HOST = ("offload", "cpu", "dram", "storage")
 _USUAL = {"prompt": (1024, 1024), "output": (256, 256)}  # tokens, where nothing is said
-_USED = ("engine", "tp", "pp", "weights", "attention_weights", "kv", *(field.name for field in OFFLOAD_FIELDS))
+_USED = (
+    "engine",
+    "tp",
+    "pp",
+    "weights",
+    "attention_weights",
+    "technique",
+    "kv",
+    *(field.name for field in OFFLOAD_FIELDS),
+)
 
 
 def refuse_offload(asked: ServingScenario) -> None:

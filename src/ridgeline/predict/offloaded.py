@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
+from ridgeline.cost.formats import form
 from ridgeline.cost.host import Processors
 from ridgeline.cost.machine import machine
+from ridgeline.cost.network import path
 from ridgeline.errors import InputError, NoPlanError, PlanError, UnknownNameError
 from ridgeline.facts.cpus import cpus
 from ridgeline.facts.described_cpus import HOW, cpu_of
@@ -17,12 +21,12 @@ from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.offloaded import OffloadReport, Spent
-from ridgeline.seams.serving import instance_devices
+from ridgeline.seams.serving import HostExperts, instance_devices, of
 from ridgeline.serving.engine import formats_of
-from ridgeline.serving.hybrid import decode, prefill
+from ridgeline.serving.hybrid import decode, prefill, rank_blocks
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod, habits_of, offload_program
-from ridgeline.serving.hybrid_sides import HybridParts, band
+from ridgeline.serving.hybrid_sides import HybridParts, Rows, band
 from ridgeline.serving.streamed_costs import GPU, WEIGHTS
 from ridgeline.serving.streamed_fill import filled
 from ridgeline.serving.streamed_machine import attention_of, in_blocks, job_of, machine_of
@@ -84,10 +88,14 @@ def offloaded(
     if offload_program(name) is None:
         raise InputError(f"'{name}' is not known to keep weights in host memory; known: {_KNOWN}", field="--engine")
     _check_parts(model, technique)
+    ranked = of(deployment, HostExperts)
+    if deployment.technique and not (ranked.in_blocks and technique is OffloadMethod.DISK):
+        raise PlanError(f"{technique.value}: goes without {deployment.technique[0]}; leave one out")
     deployment, why = with_formats(deployment, model, cluster)
     hybrid, said = hybrid_of(model, cluster, deployment, asked, name)
     host = hybrid.host
     said += [] if asked.engine else [f"an engine that does as {name} does, as none was named"]
+    peak = 0.0
     if in_blocks(hybrid):
         share, first, step, where = _block(hybrid, asked, batch, prompt_tokens, output_tokens)
         said += ["values of 16 bits; a disk that is written as fast as it is read"]
@@ -97,6 +105,8 @@ def offloaded(
         first = _spent(prefill(hybrid, batch, prompt_tokens), host, prompt=True)
         step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0), host)
     held, elsewhere = hybrid.held_bytes(share)
+    if hybrid.ranked is not None:
+        peak, elsewhere, where = _window(hybrid, batch, prompt_tokens, output_tokens)
     price, used = cluster.price_usd_per_device_h, 0 if technique in _ALONE else instance_devices(deployment)
     rungs = {} if hybrid.prices is None else hybrid.prices.rungs_used
     return OffloadReport(
@@ -104,7 +114,7 @@ def offloaded(
         processors="" if host is None else f"{host.sockets} x {host.cpu.name}, {host.cores} cores",
         unit=_UNITS.get(technique, "weights"), share=share, device_bytes=held, host_bytes=elsewhere,
         batch=batch, prompt_tokens=prompt_tokens, output_tokens=output_tokens, first=first, step=step,
-        placement=where,
+        placement=where, peak_bytes=peak,
         usd_per_h=None if price is None or not used else price.value * used,
         rungs={family: rung.value for family, rung in rungs.items()}, evidence=Evidence.DERIVED,
         assumed=tuple(dict.fromkeys((*assumed, *([why] if why else []), *said))),
@@ -135,6 +145,28 @@ def _block(
     return float(policy.shares[WEIGHTS, GPU]), prompts, step, policy.text(job, limits)
 
 
+def _window(hybrid: Hybrid, batch: int, prompt_tokens: int, output_tokens: int) -> tuple[float, float, str]:
+    """The fullest rank's peak of blocks, cache and workspace, its files [byte], and words; raises `NoPlanError`."""
+    assert hybrid.ranked is not None
+    assert hybrid.host is not None
+    tokens = float(batch * (prompt_tokens + output_tokens))
+    rows = Rows(tokens=np.array([float(batch)]), sequences=float(batch), context=np.zeros(1), prompt=False)
+    blocks = rank_blocks(hybrid, rows)
+    wide = hybrid.weight_bytes / form(hybrid.formats.cache).weight_bytes
+    rest = hybrid.cache_bytes(tokens) * wide + hybrid.workspace_bytes
+    peak, room = hybrid.ranked.window_bytes(blocks) + rest, hybrid.host.memory_bytes
+    if room is not None and peak > room:
+        raise NoPlanError(
+            f"{hybrid.model.name}: a window of blocks, cache and logits take {bytes_text(peak)} of"
+            f" {bytes_text(room)} of host memory; take more ranks (--tp), a smaller window or more memory (--dram)"
+        )
+    text = (
+        f"{hybrid.ranked.told_of(hybrid.deployment)}, {bytes_text(peak)} with cache and logits at most on the fullest"
+        f" of {hybrid.deployment.tp} hosts, whose drive keeps the weights"
+    )
+    return peak, float(blocks.file_bytes.sum()), text
+
+
 def hybrid_of(
     model: Model, cluster: Cluster, deployment: Deployment, asked: Offload, engine: str
 ) -> tuple[Hybrid, list[str]]:
@@ -145,9 +177,17 @@ def hybrid_of(
     where = None if asked.technique in _ALONE else machine(cluster)
     hybrid = Hybrid(
         model, where, host, _placement(asked, cluster), deployment=deployment,
-        habits=habits_of(engine, weights=formats.feed, matrix_units=matrix),
+        habits=habits_of(engine, weights=formats.feed, matrix_units=matrix), network=_network(cluster, deployment.tp),
     )  # fmt: skip
     return hybrid, said
+
+
+def _network(cluster: Cluster, ranks: int) -> tuple[float, float]:
+    """What a message between hosts waits [s] and the rate of one's link [byte/s]."""
+    if ranks == 1:
+        return 0.0, 1.0
+    where = path(machine(cluster), ranks, 1)
+    return float(where.hop_s), float(where.bytes_per_s)
 
 
 def _check_parts(model: Model, technique: OffloadMethod) -> None:

@@ -48,7 +48,8 @@ class OffloadReport(Printed):
 
     `first` is the time of all prompts, `step` that of one token of every sequence at the mean context [s]. `share` [1]
     of `unit` (experts, layers, neurons or weights) lies on devices; `device_bytes` and `host_bytes` [byte] are weights.
-    `placement` says where cache and activations lie too, where that is modelled.
+    `placement` says where cache and activations lie too, where that is modelled; `peak_bytes` [byte] is what the memory
+    of the fullest host holds of all that where weights come through it, 0 elsewhere.
     """
 
     model: str
@@ -70,6 +71,7 @@ class OffloadReport(Printed):
     evidence: Evidence
     assumed: tuple[str, ...]
     placement: str = ""
+    peak_bytes: float = 0.0
 
     @property
     def latency(self) -> Spent:
@@ -171,6 +173,7 @@ def offload_as_dict(report: OffloadReport) -> dict[str, Any]:
         "evidence": report.evidence.label,
         "assumed": list(report.assumed),
         "placement": report.placement,
+        "peak_bytes": report.peak_bytes,
     }
 
 

@@ -90,12 +90,29 @@ class HostedCache:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamedBlocks:
+    """The blocks of one rank in the order of an iteration, each read from the rank's drive before it is computed.
+
+    `file_bytes` (B,) on the drive and `held_bytes` (B,) in memory [byte], `load_s` (B,) to read and widen one,
+    `compute_s` (B, I) of I iterations, exchanges among the ranks included [s].
+    """
+
+    file_bytes: Array
+    held_bytes: Array
+    load_s: Array
+    compute_s: Array
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostExperts(ServingTechnique):
     """Experts in host memory under continuous batching; neutral: the device holds all.
 
     The device holds a `share` of each layer's experts; a technique says by `layer` what the others take. One that
     `streams` keeps a share of whole layers, and all caches, in host memory: the others' weights cross the link in every
-    iteration, beside the device and the processors, which attend to the share `attended` of the cache.
+    iteration, beside the device and the processors, which attend to the share `attended` of the cache. One `in_blocks`
+    is of hosts without devices, a rank of tensor parallelism each: `window_s` says how drives and processors alternate,
+    `window_bytes` what memory holds, `exchange_s` how ranks add up what they computed; weights are `element_bytes` wide
+    in memory.
     """
 
     family: ClassVar[str] = "host_experts"
@@ -103,6 +120,8 @@ class HostExperts(ServingTechnique):
     owns: ClassVar[frozenset[str]] = frozenset({"iterations", "stages", "attention ranks", "expert ranks"})
     in_words: ClassVar[bool] = False
     streams: ClassVar[bool] = False
+    in_blocks: ClassVar[bool] = False
+    element_bytes: ClassVar[float | None] = None
     share: float = param(0.25, "1", "share of each layer's experts that the device holds", high=1.0)
     dram_gb: float | None = param(
         None, "1e9 byte", "host memory; when absent, that of the machine's host", low=1.0, high=1e6
@@ -155,6 +174,19 @@ class HostExperts(ServingTechnique):
     def sharing(self, instance: Instance) -> Mapping[str, float]:
         """How device, processors and link are busy side by side, of one that streams: numbers of the clock's rule."""
         return {}
+
+    def window_s(self, one: StreamedBlocks) -> Array:
+        """An iteration of a rank in blocks, in the steady state, (I,) [s]: read, then computed."""
+        total: Array = one.load_s.sum() + one.compute_s.sum(axis=0)
+        return total
+
+    def window_bytes(self, one: StreamedBlocks) -> float:
+        """The most that a rank's memory holds of its blocks at once [byte]."""
+        return float(one.held_bytes.sum())
+
+    def exchange_s(self, size_bytes: Array, ranks: int, hop_s: float, bytes_per_s: float) -> Array:
+        """An all-reduce of so many bytes over a network on which a message takes `hop_s` [s], as a ring."""
+        return 2.0 * (ranks - 1) * (hop_s + size_bytes / ranks / bytes_per_s)
 
     def told_of(self, deployment: Deployment) -> str:
         """The technique and the share of experts, or of layers, on the device."""

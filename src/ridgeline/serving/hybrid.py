@@ -10,9 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from ridgeline.cost.formats import form
 from ridgeline.cost.host import copy_s, disk, experts_touched, products_s
 from ridgeline.facts.cpus import cpu_constant
-from ridgeline.lower.pieces import Experts, LayerKind, Product
+from ridgeline.graph.model import op_params
+from ridgeline.lower.pieces import Experts, LayerKind, Product, Reduce
+from ridgeline.seams.host_experts import StreamedBlocks
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
 from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod
 from ridgeline.serving.hybrid_sides import (
@@ -100,6 +103,10 @@ def _cache_elsewhere(hybrid: Hybrid, rows: Rows) -> HybridParts:
 
 def _by_technique(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     technique = hybrid.placement.technique
+    if hybrid.ranked is not None:
+        blocks = rank_blocks(hybrid, rows)
+        host, read = blocks.compute_s.sum(axis=0), np.full_like(rows.tokens, blocks.load_s.sum())
+        return parts(rows, host=host, disk=read, total=hybrid.ranked.window_s(blocks))
     if technique in (OffloadMethod.HOST, OffloadMethod.DISK, OffloadMethod.LAYERS):
         return _layers(hybrid, rows, share)
     if technique is OffloadMethod.STREAMED:
@@ -107,6 +114,33 @@ def _by_technique(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     if technique is OffloadMethod.NEURONS:
         return _neurons(hybrid, rows, share)
     return _experts(hybrid, rows, share)
+
+
+def rank_blocks(hybrid: Hybrid, rows: Rows) -> StreamedBlocks:
+    """Embedding, halves of layers and head of the first of the ranks that are hosts: bytes, reads and seconds.
+
+    A half is as many products as its rank has, and the sum of all ranks' results.
+    """
+    ranked, host, ranks = hybrid.ranked, hybrid.host, hybrid.deployment.tp
+    assert ranked is not None
+    assert host is not None
+    summed = np.zeros_like(rows.tokens)
+    if ranks > 1:
+        size = hybrid.weight_bytes * hybrid.whole.hidden * rows.tokens
+        summed = ranked.exchange_s(size, ranks, *hybrid.network)
+    table = sum(op_params(op, 1) for op in hybrid.model.graph.embedding)
+    found = [(table * hybrid.weight_bytes, host_s(hybrid, hybrid.whole.embedding, rows))]
+    for kind in hybrid.device_served.kinds:
+        feeds = [isinstance(p, Experts) or getattr(p, "part", "") in ("feed", "shared") for p in kind.pieces]
+        halves = [[p for p, feed in zip(kind.pieces, feeds, strict=True) if feed is half and not isinstance(p, Reduce)]
+                  for half in (False, True)]  # fmt: skip
+        layer = [(hybrid.held_bytes_of(half), host_s(hybrid, half, rows) + summed) for half in halves]
+        found += layer * kind.count
+    found.append((hybrid.held_bytes_of(hybrid.whole.head), host_s(hybrid, hybrid.whole.head, rows)))
+    held = np.array([size for size, _ in found])
+    file = held * form(hybrid.formats.feed).weight_bytes / hybrid.weight_bytes
+    load = file / disk(hybrid.placement.storage).bytes_per_s + WIDENED * file / host.stream_bytes_per_s
+    return StreamedBlocks(file_bytes=file, held_bytes=held, load_s=load, compute_s=np.array([s for _, s in found]))
 
 
 def _ends(hybrid: Hybrid, rows: Rows) -> HybridParts:

@@ -5,7 +5,7 @@ Shape letters: E experts, k experts that a token takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Served
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import instance_devices
+from ridgeline.seams.serving import HostExperts, instance_devices, of
 from ridgeline.serving.capacity import piece_bytes, token_bytes
 from ridgeline.serving.engine import formats_of
 from ridgeline.serving.hybrid_placement import Habits, HostPlacement, OffloadMethod, use_share
@@ -49,9 +49,13 @@ class Hybrid:
         habits: Habits,
         host_bytes: float | None = None,
         top_k: int | None = None,
+        network: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self.model, self.machine, self.placement = model, machine, placement
         self.deployment, self.formats, self.habits = deployment, formats_of(deployment), habits
+        self.ranked = of(deployment, HostExperts) if of(deployment, HostExperts).in_blocks else None
+        self.network = network  # latency of a message [s] and rate [byte/s] between hosts that are ranks
+        host_bytes = host_bytes if self.ranked is None else self.ranked.element_bytes
         self.weight_bytes = host_bytes if host_bytes is not None else form(self.formats.feed).weight_bytes
         self.device_served = _taking(serve(model, deployment), top_k)
         self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
@@ -74,6 +78,10 @@ class Hybrid:
     def layer_bytes(self, kind: LayerKind, *, experts: bool) -> float:
         """Weights of one layer as the host keeps them, routed experts or the rest [byte]."""
         return sum(self._host_bytes(piece) for piece in kind.pieces if isinstance(piece, Experts) is experts)
+
+    def held_bytes_of(self, pieces: Iterable[Piece]) -> float:
+        """Weights of pieces in host memory [byte]."""
+        return sum(map(self._host_bytes, pieces))
 
     def _host_bytes(self, piece: Piece) -> float:
         if isinstance(piece, Experts):
