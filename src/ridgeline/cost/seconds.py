@@ -69,7 +69,7 @@ class Seconds:
         """The same, all of whose error is shared: what comes again as wrong in the next iteration [s]."""
         return replace(self, below=0.0, above=0.0)
 
-    def times(self, factor: float) -> Seconds:
+    def times(self, factor: float | Array) -> Seconds:
         """The same, `factor` times over [s]."""
         return Seconds(**{name: factor * value for name, value in vars(self).items()})
 

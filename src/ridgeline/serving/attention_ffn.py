@@ -10,6 +10,7 @@ at the experts', and on the links one way; A attention ranks, E expert devices, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
@@ -22,7 +23,15 @@ from ridgeline.lower.pieces import ExpertAllToAll, Experts, Piece, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.scenario.serving_words import replaced
-from ridgeline.seams.serving import Disaggregation, Placement, expert_devices, expert_ranks, instance_devices, of
+from ridgeline.seams.serving import (
+    Disaggregation,
+    Placement,
+    SentActivations,
+    expert_devices,
+    expert_ranks,
+    instance_devices,
+    of,
+)
 from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Array, Record
@@ -50,7 +59,9 @@ def disaggregated(served: Served, one: Deployment) -> Served:
     def moved(piece: Piece) -> Piece:
         if not isinstance(piece, Experts):
             return piece
-        check_divides(devices, piece.count, of(one, Placement).redundant, "expert_devices")
+        check_divides(
+            devices, piece.count, of(one, Placement).redundant + of(one, Disaggregation).replicas, "expert_devices"
+        )
         return replace(piece, inner=piece.inner * (one.tp * one.dp // one.ep), ranks=devices)
 
     kinds = [
@@ -104,11 +115,18 @@ def send_seconds(
     rows = np.maximum(tokens / applied.micro_batches, 1.0)
     total: Seconds | None = None
     for count, piece in expert_layers(served):
-        copies = rows * reached_devices(devices, piece.top_k)
-        sent, taken = (part * piece.hidden * _ACTIVATION_BYTES for part in (copies / one.tp, copies * one.dp / devices))
+        reached = reached_devices(devices, piece.top_k)
         if far is None:
-            found = prices.send(np.maximum(sent, taken), instance_devices(one) - 1)
+            found = applied.one_way(SentActivations(
+                rows=rows, row_bytes=piece.hidden * _ACTIVATION_BYTES, reached=reached, tp=one.tp, dp=one.dp,
+                node=int(prices.machine.tiers[0].size), over=partial(prices.send, stride=instance_devices(one) - 1),
+                gathered=prices.gathered,
+            ))  # fmt: skip
         else:
+            copies = rows * reached
+            sent, taken = (
+                part * piece.hidden * _ACTIVATION_BYTES for part in (copies / one.tp, copies * one.dp / devices)
+            )
             found = _later(prices.outward(sent), far.outward(taken))
         part = found.times(count)
         total = part if total is None else total + part
@@ -198,7 +216,7 @@ def micro_batched_lines(times: Times, rule: Record, busiest: float, mean: float,
 
 def replicated(served: Served, one: Deployment) -> Served:
     """The model with the replicas of its placement: as many experts on a rank as it has slots."""
-    redundant = of(one, Placement).redundant
+    redundant = of(one, Placement).redundant + of(one, Disaggregation).replicas
     if not redundant:
         return served
 

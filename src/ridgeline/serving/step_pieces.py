@@ -32,7 +32,7 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Adapters, Placement
+from ridgeline.seams.serving import Adapters, Disaggregation, Placement
 from ridgeline.seams.serving import of as chosen
 from ridgeline.serving.adapters import adapter_kernels
 from ridgeline.serving.launches import launches, served_counts
@@ -150,8 +150,10 @@ class PieceTimes:
             if isinstance(piece, Experts) and not links:
                 fullest = rows * self._uneven
                 alike = self._deployment.options.alike and piece.ranks == 1
-                chosen = replace(piece, count=piece.top_k) if alike else piece
-                yield self._get(of, chosen, (fullest,), partial(self._piece, chosen, fullest)), times
+                apart = chosen(self._deployment, Disaggregation)
+                taken = replace(piece, count=piece.top_k if alike else piece.count - apart.replicas)
+                found = self._get(of, taken, (fullest,), partial(self._piece, taken, fullest))
+                yield found.times(apart.uneven(piece, fullest, self.expert_prices.skew)), times
             elif links in (None, isinstance(piece, Reduce | ExpertAllToAll)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
 
