@@ -58,6 +58,9 @@ class Asked:
     chunk: int = 0
     held: list[int] = field(default_factory=list)
     home: Rank | None = None
+    follows: int = -1  # the turn before it
+    goes_on: bool = False  # another turn follows
+    kept: bool = False  # its cache, for that
     came_s: float = math.nan
     first_s: float = math.nan
     end_s: float = math.nan
@@ -131,6 +134,10 @@ class Rank:
     loads: int = 0
     helpers: int = 0  # instances that are free beside its own
     stands: int = 0  # sequences that it takes in, while others step
+    host: OrderedDict[int, None] = field(default_factory=OrderedDict)  # prefix blocks there, the longest unused first
+    kept: list[Asked] = field(default_factory=list)  # ended turns whose next one is to come
+    returned: int = 0  # blocks that came back from the host
+    given_up: int = 0  # kept caches, for room
 
     def loadable(self, one: Asked) -> bool:
         """Whether its adapter is there, or may take the place of one that nobody runs with."""
@@ -231,25 +238,56 @@ class Rank:
             return 0
         most = min(len(one.blocks), (one.needed - 1) // int(self.rule["prefix_tokens"]))
         for place, block in enumerate(one.blocks[:most]):
-            if block not in self.holders and block not in self.idle:
+            if block not in self.holders and block not in self.idle and block not in self.host:
                 return place
         return most
 
     def evict(self, blocks: int) -> None:
         """Forgets idle prefix blocks until `blocks` more fit."""
         while self.idle and self.used + len(self.idle) * self.each + blocks > self.rule["capacity"]:
-            self.idle.popitem(last=False)
+            block, _ = self.idle.popitem(last=False)
+            if self.rule["host_blocks"]:
+                self.host[block] = None
+            if len(self.host) > self.rule["host_blocks"]:
+                self.host.popitem(last=False)
+
+    def publish(self, one: Asked, tokens: int) -> None:
+        """Whole prefix blocks of so many computed tokens are found by others, up to one that is there already."""
+        size = int(self.rule["prefix_tokens"])
+        for block in one.blocks[len(one.held) : tokens // size if size else 0]:
+            if block in self.holders or block in self.idle:
+                break
+            self.host.pop(block, None)
+            self.holders[block] = 1
+            one.held.append(block)
+
+    def give_up(self) -> None:
+        """The cache that is kept for longest makes room."""
+        self.given_up += 1
+        self.stop_keeping(self.kept[0])
+
+    def stop_keeping(self, one: Asked) -> None:
+        """What was kept for a next turn may be taken."""
+        self.kept.remove(one)
+        one.kept = False
+        self.let_go(one)
 
     def release(self, one: Asked) -> None:
         """Gives back the cache of a request, the end of its prefix first."""
         self.running.remove(one)
         self.use(one.adapter)
+        if not one.kept:
+            self.let_go(one)
+        one.reserved, one.chunk = 0, 0
+
+    def let_go(self, one: Asked) -> None:
+        """Gives back the prefix blocks of a request."""
         for block in reversed(one.held):
             self.holders[block] -= 1
             if not self.holders[block]:
                 del self.holders[block]
                 self.idle[block] = None
-        one.held, one.reserved, one.chunk = [], 0, 0
+        one.held = []
 
     @property
     def places(self) -> int:
@@ -273,7 +311,7 @@ class Rank:
         kept = int(rule["kept_free"]) if self.places else 0
         goal = one.taken(rule, one.needed) + rule["reserve"] * (one.output - one.made)
         reserved = int(-(-goal // rule["block_tokens"]))
-        full = bool(self.running) and self.used + grows + taken + kept > rule["capacity"]
+        full = bool(self.running or self.kept) and self.used + grows + taken + kept > rule["capacity"]
         promised = sum(other.reserved for other in self.running) + reserved
         full = full or bool(self.places and promised > rule["capacity"])
         return not full, hits, taken, reserved
@@ -289,8 +327,11 @@ class Rank:
         """Takes a waiting request in, if its whole prompt fits."""
         rule = self.rule
         room, hits, taken, reserved = self.has_room(one)
-        if not room:
-            return False
+        while not room:
+            if not self.kept or self.places:
+                return False
+            self.give_up()
+            room, hits, taken, reserved = self.has_room(one)
         computed = one.ready == one.needed
         self.queue.remove(one)
         self.last_client = one.client
@@ -300,10 +341,16 @@ class Rank:
             self.served[one.client] = self.served.get(one.client, 0.0) + one.prompt
         for block in hits:
             self.idle.pop(block, None)
+            if block in self.host:
+                del self.host[block]
+                self.returned += 1
+                self.moved_s += rule["prefix_tokens"] * rule["swap_token_s"]
             self.holders[block] = self.holders.get(block, 0) + 1
         one.held, one.reserved = list(hits), reserved
         self.evict(taken - self.each * (len(hits) - sum(self.holders[block] > 1 for block in hits)))
         self.running.append(one)
+        for other in [other for other in self.kept if other.number == one.follows]:
+            self.stop_keeping(other)
         if not computed:
             one.ready = len(hits) * int(rule["prefix_tokens"])
             one.hit += one.ready
@@ -344,8 +391,11 @@ class Rank:
 
     def make_growth_fit(self) -> None:
         """Preempts until the next step's blocks are free."""
-        while self.used + self.growth > self.rule["capacity"] and self.preempt():
-            pass
+        while self.used + self.growth > self.rule["capacity"]:
+            if self.kept:
+                self.give_up()
+            elif not self.preempt():
+                return
 
     def fill(self, known_s: float = math.inf, now_s: float = math.nan) -> None:
         """Chooses the chunks of the next iteration, of those who came by then; first tokens come with caches."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -387,6 +387,8 @@ class Fleet:
     iterations: int = 0
     moves: int = 0
     peak_share: float = 0.0  # of any rank's cache
+    keeps: Callable[[Asked], float] | None = None  # how long the cache of a turn is kept [s]
+    kept: int = 0  # caches
 
     def run(self) -> Fleet:
         """Runs until nothing is left to happen."""
@@ -394,12 +396,13 @@ class Fleet:
         arrivals = free[: self.concurrency] if self.concurrency else free
         self.started = len(arrivals)
         while True:
-            coming_s = self.coming[0][0] if self.coming else math.inf
+            coming_s = self.coming_s()
             arrival_s = arrivals[0].arrival_s if arrivals else math.inf
             waits = min(coming_s, arrival_s) > self.now_s  # nothing else comes at this instant
             for instance in self.instances if waits else []:
                 if instance.at == "idle":
                     instance.begin(self.now_s)
+            coming_s = self.coming_s()
             ending = min(self.instances, key=lambda instance: instance.end_s)
             event_s = min(ending.end_s if waits else math.inf, coming_s, arrival_s)
             if event_s == math.inf:
@@ -410,6 +413,12 @@ class Fleet:
             else:
                 self.arrive(heapq.heappop(self.coming)[2] if coming_s <= self.now_s else arrivals.pop(0))
 
+    def coming_s(self) -> float:
+        """When the next arrives, or a cache has been kept for long enough [s]."""
+        while self.coming and self.coming[0][2].stage == "ended" and not self.coming[0][2].kept:
+            heapq.heappop(self.coming)
+        return self.coming[0][0] if self.coming else math.inf
+
     def push(self, at_s: float, one: Asked) -> None:
         """Notes an arrival to come."""
         heapq.heappush(self.coming, (at_s, self.serial, one))
@@ -418,12 +427,34 @@ class Fleet:
     def end(self, one: Asked, stage: str) -> None:
         """Ends a request, and lets what waited for it come."""
         one.stage, one.end_s = stage, self.now_s
+        if stage == "refused":
+            self.elsewhere(one, None)
         for other in self.asked:
             if other.after == one.number:
                 self.push(max(self.now_s + other.think_s, other.arrival_s), other)
         if self.concurrency and self.started < len(self.asked):
             self.push(self.now_s, self.asked[self.started])
             self.started += 1
+
+    def leave(self, instance: Instance, rank: Rank, one: Asked) -> None:
+        """Ends a request at its rank, whose cache may be kept for its session's next turn."""
+        if instance.role != "decode":
+            rank.publish(one, one.prompt + one.output - 1)
+        seconds = self.keeps(one) if self.keeps and one.goes_on else 0.0
+        if seconds > 0:
+            one.kept = True
+            rank.kept.append(one)
+            self.kept += 1
+            if seconds < math.inf:
+                self.push(self.now_s + seconds, one)
+        rank.release(one)
+        self.end(one, "ended")
+
+    def elsewhere(self, one: Asked, rank: Rank | None) -> None:
+        """The cache of the turn before is not kept for one that does not come to it."""
+        for other in self.asked:
+            if other.number == one.follows and other.kept and other.home is not rank:
+                other.home.stop_keeping(other)  # type: ignore[union-attr]
 
     def load(self, instance: Instance) -> int:
         """Requests of an instance that have not ended."""
@@ -442,6 +473,9 @@ class Fleet:
 
     def arrive(self, one: Asked) -> None:
         """A request, or its cache, reaches the fleet."""
+        if one.stage == "ended":
+            one.home.stop_keeping(one)  # type: ignore[union-attr]
+            return
         kind = "moved" if one.stage == "moving" else "new"
         if kind == "moved":
             one.home.release(one)  # type: ignore[union-attr]
@@ -466,6 +500,7 @@ class Fleet:
         )
         if chosen.rule["draws_rank"]:
             one.home = chosen.ranks[murmur(one.number) % len(chosen.ranks)]
+        self.elsewhere(one, one.home)
         one.stage = "waiting"
         if chosen.rule["redraws"]:
             one.priority = chosen.priority(one)
@@ -494,8 +529,7 @@ class Fleet:
             done = [one for one in rank.decoding if rank.rule["gained"] * one.steps >= one.output - one.made]
             for one in sorted(done, key=lambda one: one.number):
                 one.made = one.output
-                rank.release(one)
-                self.end(one, "ended")
+                self.leave(instance, rank, one)
             for one in rank.chunks if mixed else []:
                 self.prompt_step(instance, rank, one, noticed_s)
             rank.chunks = [] if mixed else rank.chunks
@@ -507,19 +541,13 @@ class Fleet:
         one.ready, one.chunk = one.ready + one.chunk, 0
         if one.ready < one.needed:
             return
-        size = int(rank.rule["prefix_tokens"])
-        for block in one.blocks[len(one.held) : one.prompt // size if size else 0]:
-            if block in rank.holders or block in rank.idle:
-                break
-            rank.holders[block] = 1
-            one.held.append(block)
+        rank.publish(one, one.prompt)
         travels = instance.role == "prefill" and one.output > 1
         if one.made == 0 and not travels:
             one.first_s = self.now_s
         one.made += 1
         if one.made >= one.output:
-            rank.release(one)
-            self.end(one, "ended")
+            self.leave(instance, rank, one)
         elif instance.role == "prefill":
             one.stage = "moving"
             begin_s = max(noticed_s, rank.link_free_s)

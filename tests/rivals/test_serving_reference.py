@@ -196,6 +196,9 @@ class Case:
         return instances
 
     def plain(self) -> Fleet:
+        return self.fleet().run()
+
+    def fleet(self) -> Fleet:
         t, one = self.traffic, self.engines[0].deployment
         adapters = drawn(of(one, Adapters), t.requests) if of(one, Adapters).count else np.zeros(t.requests)
         front = self.engines[0].policy
@@ -209,11 +212,10 @@ class Case:
             )
             for i in range(t.requests)
         ]  # fmt: skip
-        fleet = Fleet(
+        return Fleet(
             instances=self.instances(), asked=asked, router=self.router, concurrency=t.concurrency,
             by_priority=len(set(t.priority)) > 1 or any(one.values.get("redraws") for one in self.engines),
         )  # fmt: skip
-        return fleet.run()
 
 
 def random_case(seed: int) -> Case:

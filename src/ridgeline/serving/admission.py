@@ -17,9 +17,10 @@ from ridgeline.serving.queues import (
     make_room,
     most_blocks,
     resident,
+    stop_keeping,
 )
 from ridgeline.serving.remote_kv import borrow, debt
-from ridgeline.serving.state import MIXED_BATCHES, PREFILLING, Clock, Record
+from ridgeline.serving.state import MIXED_BATCHES, NOBODY, PREFILLING, Clock, Record
 
 
 @clocked
@@ -79,8 +80,11 @@ def _roomy(clock: Clock, rule: Record, rank: int, request: int) -> bool:
 @clocked
 def admit(clock: Clock, rule: Record, rank: int, request: int) -> bool:
     """Admits a waiting request when its blocks are free; the blocks of its whole prompt are taken at once."""
-    if not fits(clock, rule, rank, request):
-        return False
+    while not fits(clock, rule, rank, request):
+        kept = int(clock.ranks[rank].keep_first)
+        if kept == NOBODY or clock.ranks[rank].running > 0:
+            return False
+        stop_keeping(clock, rule, rank, kept)  # nothing else would make room
     moved, hits = _found(clock, rule, rank, request)
     taken, reserved = _wants(clock, rule, rank, request, hits)
     if rule.borrows and not _roomy(clock, rule, rank, request):
@@ -88,7 +92,7 @@ def admit(clock: Clock, rule: Record, rank: int, request: int) -> bool:
     leave_queue(clock, rule, rank, request)
     charge(clock, rule, rank, request)
     take_adapter(clock, rule, rank, request)
-    hold(clock, rank, request, hits)
+    hold(clock, rule, rank, request, hits)
     make_room(clock, rule, rank, taken)
     clock.ranks[rank].used += taken
     clock.system.peak_blocks = max(clock.system.peak_blocks, clock.ranks[rank].used)
@@ -102,6 +106,9 @@ def admit(clock: Clock, rule: Record, rank: int, request: int) -> bool:
         clock.requests[request].hit += clock.requests[request].ready
         clock.system.hit_tokens += clock.requests[request].ready
         clock.system.prompt_tokens += clock.requests[request].needed
+    before = int(clock.requests[request].follows)
+    if before != NOBODY and clock.requests[before].kept:
+        stop_keeping(clock, rule, rank, before)
     clock.requests[request].stage = PREFILLING
     join_running(clock, rank, request)
     return True

@@ -6,7 +6,7 @@ import math
 
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.loading import HOLDERS, USED
-from ridgeline.serving.queues import drop_end, leave_queue, leave_running
+from ridgeline.serving.queues import drop_end, leave_queue, leave_running, stop_keeping
 from ridgeline.serving.routing import push
 from ridgeline.serving.sequences import release, stop_decoding
 from ridgeline.serving.state import (
@@ -113,6 +113,9 @@ def evacuate(clock: Clock, rule: Record, index: int, now_s: float) -> None:
             clock.ranks[rank].running += moving and not rule.moving_holds
             leave_running(clock, rank, request)
             _send_back(clock, request, now_s, moving)
+        while clock.ranks[rank].keep_first != NOBODY:
+            stop_keeping(clock, rule, rank, int(clock.ranks[rank].keep_first))
+        clock.ranks[rank].host_oldest, clock.ranks[rank].host_newest, clock.ranks[rank].host_idle = NOBODY, NOBODY, 0
         clock.ranks[rank].partial, clock.ranks[rank].chunks = NOBODY, 0
         clock.ranks[rank].oldest, clock.ranks[rank].newest, clock.ranks[rank].idle_blocks = NOBODY, NOBODY, 0
         for block in range(clock.use.shape[1]):

@@ -20,8 +20,8 @@ from typing import Any
 
 from ridgeline.errors import PlanError
 from ridgeline.serving.compiling import Entered
-from ridgeline.serving.kinds import BOOL, INT, ArrayKind, Kind, Pointer, RecordKind, kind_of_state
-from ridgeline.serving.state import HELD, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, VICTIM, Clock
+from ridgeline.serving.kinds import BOOL, INT, REAL, ArrayKind, Kind, Pointer, RecordKind, kind_of_state
+from ridgeline.serving.state import HELD, KEEPS, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, VICTIM, Clock
 
 _KINDS: dict[str, Kind] = {
     "clock": None, "ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE)
@@ -77,7 +77,11 @@ lends = Hook(
     place=LENDS, given=("clock", "rule", "rank", "request", "lender"), answer=INT,
     text="blocks of a decoding request's cache that move from its rank to a lender's; 0: none [1]",
 )  # fmt: skip
-HOOKS = {"order": order, "victim": victim, "held": held, "route": route, "lends": lends}
+keeps = Hook(
+    place=KEEPS, given=("clock", "rule", "rank", "request"), answer=REAL,
+    text="for how long the cache of a turn that has ended stays held for its session's next turn; inf: until then [s]",
+)  # fmt: skip
+HOOKS = {"order": order, "victim": victim, "held": held, "route": route, "lends": lends, "keeps": keeps}
 
 
 def fill(clock: Clock, hooks: Mapping[str, Callable[..., Any]]) -> None:

@@ -13,7 +13,7 @@ from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.iterate import begin, commit
 from ridgeline.serving.kv_eviction import prompt_tokens
-from ridgeline.serving.queues import join_queue, leave_running, most_blocks
+from ridgeline.serving.queues import join_queue, leave_running, most_blocks, stop_keeping
 from ridgeline.serving.remote_kv import too_long
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
 from ridgeline.serving.runs import set_run
@@ -22,6 +22,7 @@ from ridgeline.serving.state import (
     ANSWERS,
     COMES_IN,
     DECODES,
+    ENDED,
     IDLE,
     MOVING,
     NOBODY,
@@ -36,8 +37,30 @@ from ridgeline.serving.urgency import drawn_priority
 
 
 @clocked
+def _elsewhere(clock: Clock, request: int, rank: int) -> None:
+    """Stops keeping a turn's cache for one that is not at its rank; whoever waits there takes note."""
+    if request != NOBODY and clock.requests[request].kept and clock.requests[request].rank != rank:
+        where = int(clock.requests[request].rank)
+        index = int(clock.ranks[where].instance)
+        stop_keeping(clock, clock.rules[clock.instances[index].kind], where, request)
+        clock.instances[index].dirty = 1
+
+
+@clocked
+def _next_coming_s(clock: Clock) -> float:
+    """When the next request arrives, or a cache that is kept has been so for long enough [s]."""
+    while clock.system.awaited > 0:
+        request = clock.coming[0].request
+        if clock.requests[request].stage != ENDED or clock.requests[request].kept:
+            return float(clock.coming[0].at_s)
+        pop(clock)  # it is not kept any more
+    return math.inf
+
+
+@clocked
 def _refuse(clock: Clock, request: int, now_s: float) -> None:
     clock.requests[request].stage, clock.requests[request].end_s = REFUSED, now_s
+    _elsewhere(clock, int(clock.requests[request].follows), NOBODY)
     ended(clock, request, now_s)
 
 
@@ -45,6 +68,9 @@ def _refuse(clock: Clock, request: int, now_s: float) -> None:
 def _arrive(clock: Clock, request: int, now_s: float) -> None:
     """A request, or the cache of one, reaches the system: it joins a queue, and its instance takes note."""
     pool = 1
+    if clock.requests[request].stage == ENDED:
+        _elsewhere(clock, request, NOBODY)
+        return
     if clock.requests[request].stage == MOVING:
         pool = 2
         rank = clock.requests[request].rank
@@ -81,6 +107,7 @@ def _arrive(clock: Clock, request: int, now_s: float) -> None:
         _refuse(clock, request, now_s)
         return
     rank = choose_rank(clock, clock.rules[kind], instance, request)
+    _elsewhere(clock, int(clock.requests[request].follows), rank)
     clock.requests[request].rank, clock.requests[request].stage = rank, WAITING
     clock.instances[instance].load += 1
     clock.instances[instance].last_arrival_s = now_s
@@ -132,12 +159,12 @@ def replay(clock: Clock, arrivals: Whole, most_s: float) -> float:
         arrival_s = math.inf
         if next_arrival < arrivals.size:
             arrival_s = clock.requests[arrivals[next_arrival]].arrival_s
-        coming_s = clock.coming[0].at_s if clock.system.awaited > 0 else math.inf
+        coming_s = _next_coming_s(clock)
         instance, iteration_s = 0, math.inf
         if min(arrival_s, coming_s) > now:  # all that comes at one instant is there before anyone takes note
             instance, iteration_s = _attend(clock, now)
             sample(clock, now)
-            coming_s = clock.coming[0].at_s if clock.system.awaited > 0 else math.inf  # a failed one gives back
+            coming_s = _next_coming_s(clock)  # a failed one gives back
         event_s = min(iteration_s, arrival_s, coming_s)
         if event_s == math.inf or event_s > most_s:
             return now

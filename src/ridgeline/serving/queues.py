@@ -7,7 +7,7 @@ import math
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import comes, goes
 from ridgeline.serving.hooks import order
-from ridgeline.serving.state import NOBODY, ORDER, Clock, Record, Records, Whole
+from ridgeline.serving.state import NOBODY, ON_HOST, ORDER, Clock, Record, Records, Whole
 
 
 @clocked
@@ -228,75 +228,94 @@ def steps_that_fit(clock: Clock, rule: Record, rank: int, available: int, most: 
 
 @clocked
 def resident(clock: Clock, rule: Record, rank: int, request: int) -> int:
-    """Leading prefix blocks of a prompt that the rank's cache holds [1]; one token is always left to compute."""
+    """Leading prefix blocks of a prompt that the rank holds, on the host too [1]; a token is always left to compute."""
     if rule.prefix_tokens == 0:
         return 0
     start = clock.prefix_start[request]
     whole = min(clock.prefix_start[request + 1] - start, (clock.requests[request].needed - 1) // rule.prefix_tokens)
     found = 0
-    while found < whole and clock.use[rank, clock.prefix_blocks[start + found], 0] >= 0:
+    while found < whole and clock.use[rank, clock.prefix_blocks[start + found], 0] != NOBODY:
         found += 1
     return int(found)
 
 
 @clocked
 def idle_among(clock: Clock, rank: int, request: int, count: int) -> int:
-    """How many of the first `count` prefix blocks of a prompt nobody holds [1]."""
+    """How many of the first `count` prefix blocks of a prompt nobody holds, or the host [1]."""
     start, idle = clock.prefix_start[request], 0
     for place in range(count):
-        idle += clock.use[rank, clock.prefix_blocks[start + place], 0] == 0
+        holders = clock.use[rank, clock.prefix_blocks[start + place], 0]
+        idle += holders == 0 or holders == ON_HOST
     return idle
 
 
 @clocked
 def _forget(clock: Clock, rank: int, block: int) -> None:
-    """Takes a block out of the order of last use."""
+    """Takes a block out of the order of last use, that of the device's blocks or of the host's."""
+    away = clock.use[rank, block, 0] == ON_HOST
     older, newer = clock.use[rank, block, 2], clock.use[rank, block, 1]
-    if older == NOBODY:
-        clock.ranks[rank].oldest = newer
-    else:
+    if older != NOBODY:
         clock.use[rank, older, 1] = newer
-    if newer == NOBODY:
-        clock.ranks[rank].newest = older
+    elif away:
+        clock.ranks[rank].host_oldest = newer
     else:
+        clock.ranks[rank].oldest = newer
+    if newer != NOBODY:
         clock.use[rank, newer, 2] = older
-    clock.ranks[rank].idle_blocks -= 1
+    elif away:
+        clock.ranks[rank].host_newest = older
+    else:
+        clock.ranks[rank].newest = older
+    clock.ranks[rank].host_idle -= away
+    clock.ranks[rank].idle_blocks -= not away
 
 
 @clocked
 def _remember(clock: Clock, rank: int, block: int) -> None:
-    """Puts a block that nobody holds at the newest end of the order of last use."""
-    newest = clock.ranks[rank].newest
+    """Puts a block that nobody holds at the newest end of the order of last use, of the device or of the host."""
+    away = clock.use[rank, block, 0] == ON_HOST
+    newest = clock.ranks[rank].host_newest if away else clock.ranks[rank].newest
     clock.use[rank, block, 2], clock.use[rank, block, 1] = newest, NOBODY
-    if newest == NOBODY:
-        clock.ranks[rank].oldest = block
-    else:
+    if newest != NOBODY:
         clock.use[rank, newest, 1] = block
-    clock.ranks[rank].newest = block
-    clock.ranks[rank].idle_blocks += 1
+    elif away:
+        clock.ranks[rank].host_oldest = block
+    else:
+        clock.ranks[rank].oldest = block
+    if away:
+        clock.ranks[rank].host_newest = block
+    else:
+        clock.ranks[rank].newest = block
+    clock.ranks[rank].host_idle += away
+    clock.ranks[rank].idle_blocks += not away
 
 
 @clocked
-def hold(clock: Clock, rank: int, request: int, count: int) -> None:
-    """Holds the first `count` prefix blocks of a prompt, all of them resident."""
+def hold(clock: Clock, rule: Record, rank: int, request: int, count: int) -> None:
+    """Holds the first `count` prefix blocks of a prompt; those of the host come back over its link."""
     start = clock.prefix_start[request]
     for place in range(count):
         block = clock.prefix_blocks[start + place]
-        if clock.use[rank, block, 0] == 0:
+        if clock.use[rank, block, 0] == ON_HOST:
+            clock.ranks[rank].moved_s += rule.prefix_tokens * rule.swap_token_s
+        if clock.use[rank, block, 0] == 0 or clock.use[rank, block, 0] == ON_HOST:
             _forget(clock, rank, block)
+            clock.use[rank, block, 0] = 0
         clock.use[rank, block, 0] += 1
     clock.requests[request].shared = count
 
 
 @clocked
-def publish(clock: Clock, rule: Record, rank: int, request: int) -> None:
-    """Makes the whole prefix blocks of a computed prompt known; those that another published first stay its own."""
+def publish(clock: Clock, rule: Record, rank: int, request: int, tokens: int) -> None:
+    """Makes the whole prefix blocks of `tokens` computed ones known; what another published first stays its own."""
     if rule.prefix_tokens == 0:
         return
     start = clock.prefix_start[request]
-    whole = min(clock.prefix_start[request + 1] - start, clock.requests[request].prompt // rule.prefix_tokens)
+    whole = min(clock.prefix_start[request + 1] - start, tokens // rule.prefix_tokens)
     shared = clock.requests[request].shared
     while shared < whole and clock.use[rank, clock.prefix_blocks[start + shared], 0] < 0:
+        if clock.use[rank, clock.prefix_blocks[start + shared], 0] == ON_HOST:
+            _forget(clock, rank, clock.prefix_blocks[start + shared])
         clock.use[rank, clock.prefix_blocks[start + shared], 0] = 1
         shared += 1
     clock.requests[request].shared = shared
@@ -318,11 +337,53 @@ def let_go(clock: Clock, rule: Record, rank: int, request: int) -> int:
 
 @clocked
 def make_room(clock: Clock, rule: Record, rank: int, blocks: int) -> None:
-    """Evicts prefix blocks, the longest unused first, until `blocks` more fit beside what is in use."""
+    """Evicts prefix blocks, the longest unused first, until `blocks` more fit beside what is in use.
+
+    They go to the host where it has room for any, the longest unused of which are forgotten.
+    """
     each = max(rule.prefix_tokens // rule.block_tokens, 1)
     while clock.ranks[rank].idle_blocks > 0 and (
         clock.ranks[rank].used + clock.ranks[rank].idle_blocks * each + blocks > rule.capacity
     ):
         block = clock.ranks[rank].oldest
         _forget(clock, rank, block)
-        clock.use[rank, block, 0] = -1
+        clock.use[rank, block, 0] = NOBODY
+        if rule.host_blocks > 0:
+            clock.use[rank, block, 0] = ON_HOST
+            _remember(clock, rank, block)
+        if clock.ranks[rank].host_idle > rule.host_blocks:
+            block = clock.ranks[rank].host_oldest
+            _forget(clock, rank, block)
+            clock.use[rank, block, 0] = NOBODY
+
+
+# blocks kept between the turns of a session ----------------------------------------------------------
+
+
+@clocked
+def keep(clock: Clock, rank: int, request: int) -> None:
+    """Keeps the prefix blocks of a request that has ended for the next turn of its session."""
+    last = clock.ranks[rank].keep_last
+    clock.requests[request].kept = 1
+    clock.requests[request].kept_before, clock.requests[request].kept_after = last, NOBODY
+    if last == NOBODY:
+        clock.ranks[rank].keep_first = request
+    else:
+        clock.requests[last].kept_after = request
+    clock.ranks[rank].keep_last = request
+
+
+@clocked
+def stop_keeping(clock: Clock, rule: Record, rank: int, request: int) -> None:
+    """The blocks that were kept for a next turn are as those of any other request that has ended."""
+    before, after = clock.requests[request].kept_before, clock.requests[request].kept_after
+    if before == NOBODY:
+        clock.ranks[rank].keep_first = after
+    else:
+        clock.requests[before].kept_after = after
+    if after == NOBODY:
+        clock.ranks[rank].keep_last = before
+    else:
+        clock.requests[after].kept_before = before
+    clock.requests[request].kept = 0
+    clock.ranks[rank].used -= let_go(clock, rule, rank, request)

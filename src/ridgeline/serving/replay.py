@@ -158,7 +158,7 @@ def replay_tables(
         instances=instances,
         rules=rules,
         times=times,
-        coming=np.zeros(traffic.requests + 2, dtype=state.COMING),
+        coming=np.zeros(2 * traffic.requests + 2, dtype=state.COMING),
         turns=(fronts or Fronts()).first_turns(instances),
         histogram=np.zeros(BINS),
         series=np.zeros((state.SAMPLES, 4)),
@@ -242,7 +242,7 @@ def _check(engines: Sequence[Engine]) -> None:
 
 def _requests(traffic: Traffic) -> Records:
     requests = np.zeros(traffic.requests, dtype=state.REQUEST)
-    for name in ("first_child", "next_child", "rank", "after", "before"):
+    for name in ("first_child", "next_child", "rank", "after", "before", "follows"):
         requests[name] = state.NOBODY
     for name in ("came_s", "first_s", "end_s"):
         requests[name] = np.nan
@@ -253,6 +253,8 @@ def _requests(traffic: Traffic) -> Records:
         before = traffic.after[request]
         requests["next_child"][request] = requests["first_child"][before]
         requests["first_child"][before] = request
+        if traffic.session[request] >= 0 and traffic.session[request] == traffic.session[before]:
+            requests["follows"][request], requests["goes_on"][before] = before, 1
     return requests
 
 

@@ -10,7 +10,7 @@ from ridgeline.serving.fairness import head, see
 from ridgeline.serving.hooks import victim
 from ridgeline.serving.kv_eviction import seen_tokens
 from ridgeline.serving.polling import late
-from ridgeline.serving.queues import drop_end, growth, join_queue, leave_running, resident
+from ridgeline.serving.queues import drop_end, growth, join_queue, leave_running, resident, stop_keeping
 from ridgeline.serving.sequences import release, start_decoding, stop_decoding
 from ridgeline.serving.state import (
     DECODING,
@@ -79,9 +79,13 @@ def preempt(clock: Clock, rule: Record, rank: int, request: int) -> None:
 
 @clocked
 def ensure_growth(clock: Clock, rule: Record, rank: int) -> bool:
-    """Preempts until the next step's blocks are free; whether it had to."""
+    """Takes caches that are kept, then preempts, until the next step's blocks are free; whether it had to."""
     preempted = False
     while clock.ranks[rank].used + growth(clock, rule, rank, 1) > rule.capacity:
+        if clock.ranks[rank].keep_first != NOBODY:
+            stop_keeping(clock, rule, rank, int(clock.ranks[rank].keep_first))
+            preempted = True
+            continue
         request = _victim(clock, rule, rank)
         if request == NOBODY or (clock.ranks[rank].running < 2 and clock.ranks[rank].lent == 0):
             break

@@ -6,13 +6,14 @@ import math
 
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import decodes
-from ridgeline.serving.hooks import held
+from ridgeline.serving.hooks import held, keeps
 from ridgeline.serving.kv_eviction import cut, fetched_tokens, held_tokens, prompt_tokens, read_tokens
 from ridgeline.serving.loading import leave_adapter
 from ridgeline.serving.queues import (
     blocks_of,
     first_growth,
     held_blocks,
+    keep,
     leave_running,
     let_go,
     pop_end,
@@ -20,7 +21,8 @@ from ridgeline.serving.queues import (
     push_end,
 )
 from ridgeline.serving.remote_kv import asks, give_back
-from ridgeline.serving.state import DECODING, ENDED, HELD, NOBODY, Clock, Record
+from ridgeline.serving.routing import push
+from ridgeline.serving.state import DECODING, ENDED, HELD, KEEPS, NOBODY, Clock, Record
 
 
 @clocked
@@ -80,12 +82,26 @@ def release(clock: Clock, rule: Record, rank: int, request: int, decoded: bool) 
     else:
         held = blocks_of(prompt_tokens(rule, clock.requests[request].needed), rule.block_tokens)
     own = held - clock.requests[request].shared * (rule.prefix_tokens // rule.block_tokens)
-    clock.ranks[rank].used -= own + let_go(clock, rule, rank, request)
+    clock.ranks[rank].used -= own
+    if not clock.requests[request].kept:
+        clock.ranks[rank].used -= let_go(clock, rule, rank, request)
     clock.ranks[rank].committed -= clock.requests[request].reserved
     clock.requests[request].reserved = 0
     clock.ranks[rank].hosted -= clock.requests[request].hosted
     clock.requests[request].hosted = 0
     leave_adapter(clock, rule, rank, request)
+
+
+@clocked
+def _keep(clock: Clock, rule: Record, rank: int, request: int, now_s: float) -> None:
+    """Keeps the cache of a turn for the next one, where a hook says so, and for as long."""
+    if clock.hooks[KEEPS] == 0 or not clock.requests[request].goes_on:
+        return
+    seconds = keeps(clock.hooks[KEEPS], clock, rule, rank, request)
+    if seconds > 0.0:
+        keep(clock, rank, request)
+        if seconds < math.inf:
+            push(clock, now_s + seconds, request)
 
 
 @clocked
@@ -95,6 +111,9 @@ def finish(clock: Clock, rule: Record, rank: int, request: int, now_s: float) ->
     if decoded:
         stop_decoding(clock, rule, rank, request)
         clock.requests[request].made = clock.requests[request].output
+    if clock.instances[clock.ranks[rank].instance].takes < 2:  # no pool that caches are sent to
+        publish(clock, rule, rank, request, clock.requests[request].prompt + clock.requests[request].output - 1)
+    _keep(clock, rule, rank, request, now_s)
     release(clock, rule, rank, request, decoded)
     leave_running(clock, rank, request)
     clock.requests[request].stage, clock.requests[request].end_s = ENDED, now_s
@@ -113,7 +132,7 @@ def next_end(clock: Clock, rank: int) -> int:
 @clocked
 def prompt_done(clock: Clock, rule: Record, rank: int, request: int, now_s: float) -> None:
     """A prompt whose last chunk has been computed has made a token."""
-    publish(clock, rule, rank, request)
+    publish(clock, rule, rank, request, clock.requests[request].prompt)
     if clock.requests[request].made == 0:
         clock.requests[request].first_s = now_s
     clock.requests[request].made += 1

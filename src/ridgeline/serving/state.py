@@ -22,10 +22,11 @@ IDLE, MIXED, DECODES, HELPS = range(4)  # what an instance is at
 BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 EACH_LOOK, WHEN_ALL, WHEN_FULL = range(3)  # what prompts wait for
-ORDER, VICTIM, HELD, ROUTE, LENDS = range(5)  # hooks (`serving.hooks`)
-HOOKS = 5
+ORDER, VICTIM, HELD, ROUTE, LENDS, KEEPS = range(6)  # hooks (`serving.hooks`)
+HOOKS = 6
 SAMPLES = 512  # of the series over time
 NOBODY = -1
+ON_HOST = -2  # holders of a prefix block that host memory has
 
 
 def _dtype(whole: str, real: str) -> np.dtype[Any]:
@@ -42,7 +43,7 @@ RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     f" overlapped ahead late_results split micro_batches redraws levels borrows owe rearranges elastic moving_holds"
-    " draws_rank stands"
+    " draws_rank stands host_blocks"
     f" {_TABLES}"
     f" {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
@@ -60,7 +61,8 @@ share of the output that admission sets blocks aside for; `swaps` preempted cach
 `swap_token_s`, `beside` what runs or after it, else they are computed again; whoever waits and is more urgent
 `displaces` who runs; the queue is `fair` among clients, or in the order of a hook (`shortest`), of `patience`
 [token/s];
-`prefix_tokens` of a prefix block, 0: prompts share nothing; `move_token_s` and `move_start_s` [s] from a prefill to a
+`prefix_tokens` of a prefix block, 0: prompts share nothing; at most `host_blocks` of those that give way
+lie in host memory, and come back at `swap_token_s`; `move_token_s` and `move_start_s` [s] from a prefill to a
 decode instance, and whether who is on the way `moving_holds` a place; of its attention ranks a pool's request
 `draws_rank`, or takes the least loaded, and one that takes caches in `stands` meanwhile. `eager_s` [s] launching an
 iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device or not; each
@@ -103,7 +105,7 @@ micro-batch between attention's devices and the experts', one way.
 REQUEST = _dtype(
     "prompt output priority first_child next_child stage rank ready needed made since length until shared hit reserved"
     " preempted after before client charged unseen adapter hosted fetches own lent part"
-    " passed",
+    " passed follows goes_on kept kept_after kept_before",
     "reads arrival_s think_s front_s came_s first_s end_s",
 )
 """What was asked, and what became of it.
@@ -115,13 +117,14 @@ cache, `until` that at which it ends; `shared` prefix blocks that others may hol
 cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
 counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`; `hosted` tokens of it in
 host memory; a step read `reads` tokens of its prompt and fetched `fetches`; of one that borrows `own` blocks are at its
-instance and `lent` ones elsewhere, the largest `part` of them at one rank; its first token was `passed` on late.
+instance and `lent` ones elsewhere, the largest `part` of them at one rank; its first token was `passed` on late. It `follows` a turn (-1: none) and its session
+`goes_on`; when it has ended its prefix blocks may be `kept` for the next turn, between `kept_before` and `kept_after`.
 """
 
 RANK = _dtype(
     "instance decoding step used committed waiting wait_first wait_last running run_first run_last partial ends chunks"
     " oldest newest idle_blocks last_client unseen loaded pinned uses hosted fetching joining owes lent asking far"
-    " guests called helpers stands",
+    " guests called helpers stands keep_first keep_last host_idle host_oldest host_newest",
     "context moved_s link_free_s",
 )
 """A scheduler with its cache.
@@ -135,7 +138,9 @@ requests `unseen` by the scheduler so far; adapters `loaded` and `pinned` by who
 done while a step runs that they are not in; blocks that it `owes` others and that it has `lent` (used as well); of
 those who decode `asking` have borrowed, the largest parts of their caches being `far` tokens; `guests` tokens of others
 that their steps read here; `called` when loans of it have changed; `helpers` instances that are free to compute a long
-prompt with it; it `stands` for so many sequences that it takes in.
+prompt with it; it `stands` for so many sequences that it takes in. Blocks are
+kept for next turns of requests from `keep_first` to `keep_last`; `host_idle` prefix blocks are in host memory, from the
+`host_oldest` to the `host_newest`.
 """
 
 INSTANCE = _dtype(
@@ -207,7 +212,7 @@ class Clock(NamedTuple):
     loans: Whole  # (R, G) blocks of each request at each rank that lends them
     built: Whole  # (G, T + 1) whether kernels are compiled for so many tokens, at the end for more than those
     hooks: Whole  # (H,) where the code of each hook begins, 0: none (`serving.hooks`)
-    use: Whole  # (G, K, 3) holders of a prefix block (-1: absent), the next newer and the next older idle one
+    use: Whole  # (G, K, 3) holders of a prefix block (-1: absent, -2: on the host), the next newer and older idle one
 
 
 def plain(clock: Clock) -> Clock:
@@ -220,7 +225,10 @@ def empty_ranks(instance: Whole) -> Records:
     """Ranks of the given instances with nothing to do and an empty cache."""
     ranks = np.zeros(instance.size, dtype=RANK)
     ranks["instance"] = instance
-    for name in ("wait_first", "wait_last", "run_first", "run_last", "partial", "oldest", "newest", "last_client"):
+    for name in (
+        "wait_first", "wait_last", "run_first", "run_last", "partial", "oldest", "newest", "last_client",
+        "keep_first", "keep_last", "host_oldest", "host_newest",
+    ):  # fmt: skip
         ranks[name] = NOBODY
     return ranks
 

@@ -31,7 +31,8 @@ class Traffic:
         At least 1 each.
     prefix_start : (N+1,), prefix_blocks : (M,)
         The prompt of request i begins with prefix_blocks[prefix_start[i]:prefix_start[i+1]], ids 0..K-1 of equal
-        content in equal place; what they do not cover is the request's own. Empty where unknown.
+        content in equal place, and may go on over its output, which is found again once it has ended; what they do not
+        cover is the request's own. Empty where unknown.
     prefix_block_tokens : int [token]
         Size of one block; the last of a prompt may be partial. 0 without prefixes.
     session, client : (N,)
@@ -78,7 +79,7 @@ class Traffic:
     def _fault(self) -> str | None:
         arrival, count = self.arrival_s, len(self.arrival_s)
         length = np.diff(self.prefix_start)
-        room = -(-self.prompt_tokens // max(self.prefix_block_tokens, 1))
+        room = -(-(self.prompt_tokens + self.output_tokens) // max(self.prefix_block_tokens, 1))
         checks = (
             (~np.isfinite(arrival) | (arrival < 0), "arrival_s must be finite and >= 0"),
             (np.diff(arrival, prepend=arrival[0]) < 0, "arrival_s must not decrease"),
@@ -94,7 +95,7 @@ class Traffic:
         if len(self.prefix_start) != count + 1 or self.prefix_start[-1] != len(self.prefix_blocks):
             return f"prefix_start must have {count + 1} entries and end at {len(self.prefix_blocks)}"
         if (length < 0).any() or (length > room).any() or (len(self.prefix_blocks) and not self.prefix_block_tokens):
-            return "a prompt names more prefix blocks than it has tokens for"
+            return "a request names more prefix blocks than it has tokens for"
         place = np.arange(len(self.prefix_blocks)) - np.repeat(self.prefix_start[:-1], length)
         places = np.zeros(int(np.max(self.prefix_blocks, initial=0)) + 1, dtype=np.int64)
         places[self.prefix_blocks] = place
