@@ -248,7 +248,7 @@ class Rank:
             block, _ = self.idle.popitem(last=False)
             if self.rule["host_blocks"]:
                 self.host[block] = None
-            if len(self.host) > self.rule["host_blocks"]:
+            if len(self.host) * self.each > self.rule["host_blocks"]:
                 self.host.popitem(last=False)
 
     def publish(self, one: Asked, tokens: int) -> None:

@@ -438,7 +438,7 @@ class Fleet:
 
     def leave(self, instance: Instance, rank: Rank, one: Asked) -> None:
         """Ends a request at its rank, whose cache may be kept for its session's next turn."""
-        if instance.role != "decode":
+        if instance.role != "decode" and one.goes_on:
             rank.publish(one, one.prompt + one.output - 1)
         seconds = self.keeps(one) if self.keeps and one.goes_on else 0.0
         if seconds > 0:

@@ -13,7 +13,8 @@ from ridgeline.errors import InputError, UnknownNameError, WorkloadError
 from ridgeline.facts.trace_file import in_place
 from ridgeline.serving.traffic.named import named_traffic, traffic_names
 from ridgeline.serving.traffic.summary import summarize
-from ridgeline.serving.traffic.traffic import Traffic, chained, traffic
+from ridgeline.serving.traffic.sessions import chained
+from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 
 def four() -> Traffic:

@@ -39,7 +39,7 @@ class TraceFile:
 
     `rows` counts the file's rows, used and dropped. Request i names the prefix blocks
     prefix_blocks[prefix_start[i]:prefix_start[i+1]]; `session` and `client` index `session_names` and
-    `client_names`, -1 where blank.
+    `client_names`, -1 where blank; `wait_s` [s] is from the end of a session's turn to the next, 0 where blank.
     """
 
     name: str
@@ -56,6 +56,7 @@ class TraceFile:
     client: Ints
     client_names: tuple[str, ...] = field(repr=False)
     priority: Ints
+    wait_s: Floats
     dropped: tuple[Dropped, ...] = field(repr=False)
     notes: tuple[str, ...]
 
@@ -133,6 +134,7 @@ def _joined(parts: Sequence[_TraceRows], dropped: list[Dropped], name: str, bloc
         client=clients,
         client_names=client_names,
         priority=np.concatenate([part.priority for part in parts])[order],
+        wait_s=np.concatenate([part.wait for part in parts])[order],
         dropped=tuple(dropped),
         notes=tuple(notes),
     )
@@ -148,12 +150,13 @@ class _TraceRows:
         prompt = self._whole("prompt", 1, LARGEST_TOKENS)
         output = self._whole("output", 1, LARGEST_TOKENS)
         priority = self._whole("priority", -LARGEST_PRIORITY, LARGEST_PRIORITY, blank="0")
+        wait = self._waits()
         first, run, counts = self._prefixes(prompt, block_tokens)
         good = np.ones(len(chunk.lines), dtype=bool)
         good[list(self._bad)] = False
         self.line = np.asarray(chunk.lines, dtype=np.int64)[good]
         self.arrival, self.prompt, self.output = arrival[good], prompt[good], output[good]
-        self.priority = priority[good]
+        self.priority, self.wait = priority[good], wait[good]
         runs = np.repeat(good, counts)
         if int(run[runs].sum()) > most_blocks:
             message = f"the prompts name more than {LARGEST_BLOCKS:.0e} prefix blocks; split the trace"
@@ -175,6 +178,15 @@ class _TraceRows:
             values *= unit_s
             self._fault("arrival", values < 0, "is negative; times count up from 0")
             self._fault("arrival", values > LARGEST_TIME_S, f"is above {LARGEST_TIME_S:.0e} s; is the unit right?")
+        return values
+
+    def _waits(self) -> Floats:
+        cells = self._chunk.cells.get("wait")
+        if cells is None:
+            return np.zeros(len(self._chunk.lines))
+        values = self._numbers("wait", [cell.strip() or "0" for cell in cells], _number, "a number")
+        self._fault("wait", values < 0, "is negative; a turn comes after the one before it")
+        self._fault("wait", values > LARGEST_TIME_S, f"is above {LARGEST_TIME_S:.0e} s; is the unit right?")
         return values
 
     def _whole(self, name: str, least: int, most: int, blank: str = "") -> Ints:

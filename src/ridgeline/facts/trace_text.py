@@ -19,7 +19,7 @@ from ridgeline.facts.user_files import UserFile
 Lines = Iterator[tuple[int, str]]
 
 CHUNK_ROWS, CHUNK_CHARACTERS = 200_000, 2**25  # rows whose cells are held at once
-FIELDS = ("arrival", "prompt", "output", "prefix", "session", "client", "priority")
+FIELDS = ("arrival", "prompt", "output", "prefix", "session", "client", "priority", "wait")
 NEEDED = FIELDS[:3]
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "arrival": (
@@ -38,6 +38,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "session": ("session", "session_id", "conversation_id", "chat_id"),
     "client": ("client", "client_id", "tenant", "user", "user_id"),
     "priority": ("priority",),
+    "wait": ("tool_s", "tool_time_s", "think_s", "think_time_s", "wait_s", "delay_s"),
 }  # fmt: skip
 """Names of each column, best first; case, spaces and underscores do not matter."""
 

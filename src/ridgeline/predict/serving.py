@@ -31,6 +31,7 @@ from ridgeline.serving.metrics import Metrics, decode_band, decode_parts, measur
 from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.sampling import RequestShare, client_shares, priority_shares, sampling
+from ridgeline.serving.sessions import session_use
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -138,6 +139,7 @@ def simulate_serving(
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
         groups=groups,
+        sessions=session_use(found, traffic),
     )
 
 

@@ -16,7 +16,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
-from ridgeline.report.serving_groups import GroupUse, groups_table
+from ridgeline.report.serving_groups import GroupUse, groups_table, sessions_blocks
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
@@ -26,6 +26,7 @@ from ridgeline.serving.metrics import Band, Metrics
 from ridgeline.serving.objective import Objective, objective_text
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.sampling import RequestShare, SamplingBands, widened, widened_share
+from ridgeline.serving.sessions import SessionUse
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _SERIES_ROWS = 12  # stretches of time shown
@@ -77,6 +78,7 @@ class ServingReport(Printed):
         RequestShare, ...
     ] = ()  # by client where the queue is fair among them, by priority where that displaces
     groups: tuple[GroupUse, ...] = ()  # of a fleet on devices of unlike kinds
+    sessions: SessionUse | None = None  # of turns that wait for each other
 
     @property
     def devices(self) -> int:
@@ -181,6 +183,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     blocks += _shares(report.shares, "client" if fair else "priority")
     if report.groups:
         blocks += [Line(text="Groups", strong=True), groups_table(report.groups), blank()]
+    blocks += [] if report.sessions is None else sessions_blocks(report.sessions)
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]

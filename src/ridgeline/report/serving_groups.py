@@ -1,12 +1,13 @@
-"""What each group of a fleet on devices of unlike kinds does and costs."""
+"""What each group of a fleet on devices of unlike kinds does and costs, and what becomes of sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ridgeline.report.blocks import Table
-from ridgeline.report.text import money_text
+from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.text import latency_text, money_text
+from ridgeline.serving.sessions import SessionUse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +41,24 @@ def groups_table(groups: Sequence[GroupUse]) -> Table:
     )  # fmt: skip
     columns = ("device", "role", "instances", "devices", "requests", "output tokens", "busy", "$/h", "$/M tokens")
     return Table(columns=columns, rows=rows, right=frozenset(columns[2:]))
+
+
+def sessions_blocks(found: SessionUse) -> list[Block]:
+    """Whole sessions in a line, and their turns by place."""
+    unfinished = "" if found.done == found.sessions else f", {found.done:,} of which ended"
+    told = (
+        f"{found.sessions:,} sessions of {found.turns_mean:.3g} turns{unfinished}: {latency_text(found.time.p50)} median,"
+        f" {latency_text(found.time.p90)} p90, {latency_text(found.time.p99)} p99; {found.waits_share:.0%} of it in tools"
+        f" or thinking, {found.ttft_share:.0%} before first tokens, {found.decode_share:.0%} generating"
+    )
+    rows = tuple(
+        (
+            f"{one.first}" if one.first == one.last else f"{one.first}-{one.last}", f"{one.turns:,}",
+            f"{one.prompt_tokens_mean:,.0f}", f"{one.hit_share:.1%}", latency_text(one.ttft.mean),
+            latency_text(one.ttft.p50), latency_text(one.ttft.p99),
+        )
+        for one in found.by_turn
+    )  # fmt: skip
+    columns = ("turn", "turns", "prompt", "in the cache", "TTFT mean", "p50", "p99")
+    table = Table(columns=columns, rows=rows, right=frozenset(columns[1:]))
+    return [Line(text="Sessions", strong=True), Line(text=told, indent=2, hang=2), table, blank()]

@@ -47,6 +47,41 @@ def _lengths(value: object) -> tuple[int, int]:
     return found[0], found[-1]
 
 
+_DRAWN = re.compile(r"lognormal\(\s*mean\s*=\s*([^,()]+),\s*cv\s*=\s*([^,()]+)\)")
+_ENDS = re.compile(r"(.*?[0-9a-z])\s*-\s*([0-9.].*)")
+
+
+def _lognormal(value: object, mean: Callable[[object], float]) -> Any:
+    """The lognormal law that a text describes; None of any other."""
+    from ridgeline.serving.traffic.sessions import Spans
+
+    found = _DRAWN.fullmatch(str(value).strip().casefold())
+    if found is None:
+        if str(value).strip().casefold().startswith("lognormal"):
+            raise ValueError(f"{shown(value)} is no law; write lognormal(mean=12,cv=0.8)")
+        return None
+    return Spans(mean=mean(found[1].strip()), cv=number("1", 0.0, 20.0, ends=True)(found[2].strip()))
+
+
+def _law(value: object) -> Any:
+    """A length, two between which it is drawn, or a lognormal law."""
+    return _lognormal(value, number("1", 1.0, 1e7, ends=True)) or _lengths(value)
+
+
+def _spans(value: object) -> Any:
+    """A time, two between which it is drawn, or a lognormal law."""
+    from ridgeline.serving.traffic.sessions import Spans
+
+    law = _lognormal(value, number("s", 1e-9, 1e8))
+    if law is not None:
+        return law
+    ends = _ENDS.fullmatch(str(value).strip().casefold())
+    low, high = (_seconds(part) for part in (ends.groups() if ends else (value, value)))
+    if low > high:
+        raise ValueError(f"{shown(value)} ends before it begins")
+    return Spans(low=low, high=high)
+
+
 def _objective(value: object) -> dict[str, Any]:
     """Bounds such as 'ttft=1s,tpot.p90=50ms,kept=95%': of every request, of percentiles [s], and shares and rates."""
     found: dict[str, Any] = {}
@@ -165,7 +200,7 @@ def _seconds(value: object) -> float:
 
 
 _KINDS = {
-    "text": own(_text), "seconds": own(_seconds), "lengths": own(_lengths), "objective": own(_objective),
+    "text": own(_text), "seconds": own(_seconds), "lengths": own(_lengths), "law": own(_law), "spans": own(_spans), "objective": own(_objective),
     "pool": own(_pool), "fleet": own(_fleet), "autoscale": own(_autoscale), "failures": own(_failures),
     "tree": own(_tree), "acceptance": own(_acceptance), "backend": one_of(expert_backends()),
     "router": lambda name, _, told: next(one for one in word_fields() if one.name == name),

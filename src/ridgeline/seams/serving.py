@@ -20,6 +20,8 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.host_experts import HostExperts as HostExperts
 from ridgeline.seams.nano_batches import NanoBatches as NanoBatches
+from ridgeline.seams.prefixes import KVRetention as KVRetention
+from ridgeline.seams.prefixes import PrefixTier as PrefixTier
 from ridgeline.seams.registry import listed
 from ridgeline.seams.serving_technique import WHOLE_STEP
 from ridgeline.seams.serving_technique import Instance as Instance
@@ -314,7 +316,7 @@ class Router(ServingTechnique):
 
 FAMILIES: tuple[type[ServingTechnique], ...] = (
     Speculation, Beams, Queue, Preemption, Urgency, Adapters, NanoBatches, Disaggregation, HostExperts, Placement,
-    Partition, ElasticParallel, RemoteKV, KVEviction, Polling, Router,
+    Partition, ElasticParallel, RemoteKV, KVEviction, KVRetention, PrefixTier, Polling, Router,
 )  # fmt: skip
 """Families of serving, in the order in which a deployment's line tells them."""
 

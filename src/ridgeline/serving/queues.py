@@ -351,7 +351,7 @@ def make_room(clock: Clock, rule: Record, rank: int, blocks: int) -> None:
         if rule.host_blocks > 0:
             clock.use[rank, block, 0] = ON_HOST
             _remember(clock, rank, block)
-        if clock.ranks[rank].host_idle > rule.host_blocks:
+        if clock.ranks[rank].host_idle * each > rule.host_blocks:
             block = clock.ranks[rank].host_oldest
             _forget(clock, rank, block)
             clock.use[rank, block, 0] = NOBODY

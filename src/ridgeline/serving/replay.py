@@ -174,6 +174,11 @@ def replay_tables(
     requests["front_s"] = front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
+    if "keeps" in hooks and not requests["goes_on"].any():
+        raise PlanError(
+            f"deployment: caches are held between turns, but no request of '{traffic.name}' is the next turn of a"
+            " session; give --turns, or a trace with --sessions chained, or leave it out"
+        )
     fill(clock, hooks)
     span_s = _run(clock, arrivals, end.most_s)
     _invariants(clock, end.most_s)

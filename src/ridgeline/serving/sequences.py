@@ -111,7 +111,7 @@ def finish(clock: Clock, rule: Record, rank: int, request: int, now_s: float) ->
     if decoded:
         stop_decoding(clock, rule, rank, request)
         clock.requests[request].made = clock.requests[request].output
-    if clock.instances[clock.ranks[rank].instance].takes < 2:  # no pool that caches are sent to
+    if clock.requests[request].goes_on and clock.instances[clock.ranks[rank].instance].takes < 2:  # not of sent caches
         publish(clock, rule, rank, request, clock.requests[request].prompt + clock.requests[request].output - 1)
     _keep(clock, rule, rank, request, now_s)
     release(clock, rule, rank, request, decoded)

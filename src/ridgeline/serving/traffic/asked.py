@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike
 from ridgeline.errors import WorkloadError
 from ridgeline.serving.traffic import arrivals
 from ridgeline.serving.traffic.arrivals import SEED, burst
-from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, Uniform
+from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, LogNormal, Uniform
 from ridgeline.serving.traffic.named import named_traffic
+from ridgeline.serving.traffic.sessions import Agents, Spans, at_once
 from ridgeline.serving.traffic.traffic import Floats, Traffic, traffic
 
 _ROUNDS, _FEWEST = 10, 200  # requests of a closed loop for each user; and at least, when nothing is said
-_USUAL_PROMPT, _USUAL_OUTPUT = 1024, 256
+_USUAL_PROMPT, _USUAL_OUTPUT, _USUAL_TOOL = 1024, 256, 256
+_OF_TURNS = ("tool_time", "tool_tokens", "shared_prompt")
 _LONGEST_S = 1e8  # of arrivals: three years
 _UNUSED = {  # words that an arrival process has no use for
     "burst": ("rate", "duration", "cv"), "closed": ("rate", "duration", "cv"), "poisson": ("cv",), "constant": ("cv",),
@@ -38,13 +40,18 @@ def _asked(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
         return _traced(words, seed)
     for name in ("sessions", "think"):
         if name in words:
-            raise WorkloadError(f"{name} is said, but no trace; give --trace")
+            raise WorkloadError(f"{name} is said, but no trace; give --trace, or sessions of your own with --turns")
     assumed = [
         f"{name} of {usual} tokens, as none was given"
         for name, usual in (("prompt", _USUAL_PROMPT), ("output", _USUAL_OUTPUT))
         if name not in words
     ]
     prompt, output = _law(words, "prompt", _USUAL_PROMPT), _law(words, "output", _USUAL_OUTPUT)
+    if "turns" in words:
+        return _sessions(words, prompt, output, seed), tuple(assumed)
+    for name in _OF_TURNS:
+        if name in words:
+            raise WorkloadError(f"{name.replace('_', '-')} is said, but no turns of sessions; give --turns, e.g. 8")
     kind = words.get("arrivals", "closed" if "concurrency" in words else "poisson")
     if "concurrency" in words and kind not in ("closed", "burst"):
         raise WorkloadError(f"arrivals {kind} and a concurrency are said; a closed loop sends when an answer ends")
@@ -92,7 +99,7 @@ def _times(kind: str, words: Mapping[str, Any], seed: int) -> Floats:
 
 
 def _traced(words: Mapping[str, Any], seed: int) -> tuple[Traffic, tuple[str, ...]]:
-    for name in ("arrivals", "cv", "prompt", "output"):
+    for name in ("arrivals", "cv", "prompt", "output", "turns", *_OF_TURNS):
         if name in words:
             raise WorkloadError(f"{name} is said beside a trace, which has its own; leave one of them out")
     if "rate" in words and "concurrency" in words:
@@ -108,13 +115,38 @@ def _traced(words: Mapping[str, Any], seed: int) -> tuple[Traffic, tuple[str, ..
     if "rate" in words and span > 0:
         found = found.scaled(words["rate"] * span / max(found.requests - 1, 1))
     if "concurrency" in words:
-        found = found.closed(words["concurrency"])
+        users = words["concurrency"]
+        found = at_once(found, users) if (found.after >= 0).any() else found.closed(users)
     return found, tuple(found.notes)
 
 
+def _sessions(words: Mapping[str, Any], prompt: LengthLaw, output: LengthLaw, seed: int) -> Traffic:
+    """Sessions of agents: `rate`, `requests` and `concurrency` count them, `prompt` is that of a first turn."""
+    users, turns = words.get("concurrency"), _any_law(words["turns"])
+    kind = words.get("arrivals", "poisson")
+    if users is not None and ({"rate", "duration", "cv"} & words.keys() or kind not in ("poisson", "closed")):
+        raise WorkloadError("concurrency of sessions is said beside a law of arrivals; a user begins when one has ended")
+    if users is None and kind == "closed":
+        raise WorkloadError("a closed loop needs users; give --concurrency")
+    times = _times(kind, words, seed) if users is None else np.zeros(words.get("requests", max(4 * users, 50)))
+    law = Agents(
+        turns=turns, prompt=prompt, output=output, tool=_any_law(words.get("tool_tokens", (_USUAL_TOOL,) * 2)),
+        waits=words.get("tool_time", Spans()), shared_tokens=words.get("shared_prompt", 0),
+    )  # fmt: skip
+    name = f"sessions, {users} at once" if users else f"sessions, {_named(kind, words)}"
+    found = law.drawn(times, _streams(seed, 5), name)
+    return found if users is None else at_once(found, users)
+
+
+def _any_law(value: Any) -> LengthLaw:
+    """A law of lengths: as it is, or of its two ends."""
+    if not isinstance(value, tuple):
+        return LogNormal(mean=value.mean, cv=value.cv)
+    return Fixed(tokens=value[0]) if value[0] == value[1] else Uniform(low=value[0], high=value[1])
+
+
 def _law(words: Mapping[str, Any], name: str, usual: int) -> LengthLaw:
-    low, high = words.get(name, (usual, usual))
-    return Fixed(tokens=low) if low == high else Uniform(low=low, high=high)
+    return _any_law(words.get(name, (usual, usual)))
 
 
 def synthetic(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ridgeline.errors import UnknownNameError, WorkloadError
+from ridgeline.errors import UnknownNameError
 from ridgeline.facts.trace_file import DEFAULT_BLOCK_TOKENS, TraceFile, read_trace
 from ridgeline.facts.traces import shipped, shipped_trace, trace_names
 from ridgeline.serving.traffic.arrivals import SEED
 from ridgeline.serving.traffic.mixes import servegen
-from ridgeline.serving.traffic.traffic import Traffic, chained, traffic
+from ridgeline.serving.traffic.sessions import as_asked
+from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 MIXES = ("servegen",)
-SESSIONS = ("written", "chained")
 
 
 def traffic_names() -> tuple[str, ...]:
@@ -31,11 +31,9 @@ def named_traffic(
 ) -> Traffic:
     """The traffic that a name or the path of a trace file means.
 
-    `sessions` 'written' replays arrivals as they stand, 'chained' makes a session's turns wait for one another.
+    `sessions` says whether a session's turns wait for one another (`sessions.as_asked`).
     `block_tokens` [token] is the size of a prefix block of a file; `seed` draws the mix 'servegen', a whole day.
     """
-    if sessions not in SESSIONS:
-        raise WorkloadError(f"sessions '{sessions}'; needs one of {', '.join(SESSIONS)}")
     name = text.strip().casefold().replace("_", "-")
     if name in MIXES:
         found = servegen(seed=seed)
@@ -45,7 +43,7 @@ def named_traffic(
         found = from_trace(read_trace(text, block_tokens=block_tokens), name=Path(text).name, source=text)
     else:
         raise UnknownNameError("trace", text, traffic_names(), hint="a path of a CSV file is also accepted")
-    return chained(found, think_s=think_s) if sessions == "chained" else found
+    return as_asked(found, sessions, think_s)
 
 
 def from_trace(trace: TraceFile, *, name: str = "", source: str = "") -> Traffic:
@@ -61,6 +59,7 @@ def from_trace(trace: TraceFile, *, name: str = "", source: str = "") -> Traffic
         client=trace.client,
         client_names=trace.client_names,
         priority=trace.priority,
+        think_s=trace.wait_s,
         dropped=trace.dropped,
         notes=trace.notes,
         name=name or trace.name,

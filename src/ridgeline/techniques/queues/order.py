@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.seams.serving import Instance, Queue
 from ridgeline.seams.technique import param
+
+if TYPE_CHECKING:
+    from ridgeline.serving.state import Record, Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +63,35 @@ class Shortest(Queue):
         from ridgeline.serving.queues import shortest_first
 
         return {"order": shortest_first}
+
+
+@cache
+def _by_session() -> Callable[..., bool]:
+    """Hook `order`: whether the other's session began later."""
+    from ridgeline.serving.compiling import clocked
+
+    @clocked
+    def began_later(requests: Records, rule: Record, request: int, other: int) -> bool:
+        mine, theirs = request, other
+        while requests[mine].follows >= 0:
+            mine = requests[mine].follows
+        while requests[theirs].follows >= 0:
+            theirs = requests[theirs].follows
+        return bool(requests[theirs].came_s > requests[mine].came_s)
+
+    return began_later
+
+
+@dataclass(frozen=True, kw_only=True)
+class BySession(Queue):
+    """The request whose session began first: a turn does not wait again behind sessions that came later.
+
+    Requests of no session count by their own arrival.
+    """
+
+    key: ClassVar[str] = "session"
+    source: ClassVar[tuple[str, ...]] = ("li2025continuum",)
+
+    def hooks(self) -> Mapping[str, Callable[..., Any]]:
+        """Hook `order`: who belongs to a later session stays behind."""
+        return {"order": _by_session()}

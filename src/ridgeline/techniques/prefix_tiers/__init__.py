@@ -1,0 +1,1 @@
+"""Prefix tiers: where prefix blocks go that give way on the device."""
