@@ -117,6 +117,10 @@ class Instance:
         counts = [rank.places for rank in self.ranks]
         running = max(*counts, sum(counts) * (self.rule["hops"] + 1) / len(counts), 0)  # of one scheduler
         host = self.rule["step_host_s"] + self.rule["seq_host_s"] * running
+        masks = running * self.rule["mask_s"]
+        if running > self.rule["mask_above"] and self.rule["mask_threads"]:
+            masks /= self.rule["mask_threads"]
+        seconds = max(seconds, masks) if self.rule["masks_beside"] else seconds + masks
         return float(max(seconds, host) if self.rule["overlapped"] else seconds + host)
 
     def decode_s(self) -> float:

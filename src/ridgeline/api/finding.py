@@ -37,6 +37,7 @@ def find(asked: ServingScenario, what: str, *, changes: bool = True) -> Answer:
             machine=resolved(asked.cluster, MEASURED),
             objective=Objective.of(asked.traffic["slo"]),
             traffic_at=_traffic_of(asked, what),
+            of="sessions" if "turns" in asked.traffic else "requests",
             operation=operation_of(
                 asked, router=asked.router, fleet_events=fleet_events_of(asked), fronts=fronts_of(asked)
             ),
@@ -44,7 +45,7 @@ def find(asked: ServingScenario, what: str, *, changes: bool = True) -> Answer:
         on.told = lambda text: told(text, min(1.0, on.replays / _REPLAYS))
         if what == RATE:
             found = highest_rate(on, fleet)
-            rows, keys = _rate_rows(found)
+            rows, keys = _rate_rows(found, on.of)
             asked = replace(asked, traffic=_words_at(asked.traffic, found.best.rate_per_s))
         elif what == DEVICES:
             fewest = fewest_devices(on, fleet, rate or _rate_of(on.traffic_at(0.0)))
@@ -121,21 +122,22 @@ def _probability(one: CapacityTrial) -> str:
     return "" if known is None else f"; P(kept) {known:.1%} by the draw of the requests"
 
 
-def _rate_rows(found: RateFound) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+def _rate_rows(found: RateFound, of: str) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     best, beyond = found.best, found.beyond
     next_ = "more than the tokens of its requests allow" if beyond is None else f"misses: {beyond.missed}"
     gap = found.bound_per_s / best.rate_per_s - 1.0
     rows = [
-        ("highest rate", f"{best.rate_per_s:.4g} requests/s keep the objective{_probability(best)}"),
-        ("beyond it", f"{found.beyond_per_s:.4g} requests/s: {next_}"),
+        ("highest rate", f"{best.rate_per_s:.4g} {of}/s keep the objective{_probability(best)}"),
+        ("beyond it", f"{found.beyond_per_s:.4g} {of}/s: {next_}"),
         (
             "bound",
-            f"no objective allows more than {found.bound_per_s:.4g} requests/s (closed form), {gap:.0%} above"
+            f"no objective allows more than {found.bound_per_s:.4g} {of}/s (closed form), {gap:.0%} above"
             if gap < float("inf")
             else "no closed form is known of these techniques",
         ),
     ]
     keys = {
+        "of": of,
         "rate_per_s": best.rate_per_s,
         "kept_probability": best.kept_probability,
         "beyond_rate_per_s": found.beyond_per_s,

@@ -50,6 +50,10 @@ class EnginePolicy(ReleasePolicy):
     prompt_token_host_s: float = 0.0
     overlapped_host: bool = False
     late_results: bool = False
+    grammar: str = "xgrammar"
+    masks_overlap: bool = False
+    mask_threads: int = 1
+    mask_threads_above: int = 0
     drafts_overlap: bool = True
     python_host: bool = False
     eager_kernel_host_s: float = 0.0

@@ -27,6 +27,7 @@ from ridgeline.seams.serving_technique import WHOLE_STEP
 from ridgeline.seams.serving_technique import Instance as Instance
 from ridgeline.seams.serving_technique import ServingTechnique as ServingTechnique
 from ridgeline.seams.speculation import Speculation as Speculation
+from ridgeline.seams.structured import StructuredOutput as StructuredOutput
 from ridgeline.seams.technique import EXACT, param
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Partition(ServingTechnique):
     family: ClassVar[str] = "partitions"
     quality: ClassVar[Fact | None] = EXACT
     owns: ClassVar[frozenset[str]] = WHOLE_STEP | {
-        "adapters", "attention ranks", "roles", "host copies", "polling", "urgency", "kernels"
+        "adapters", "attention ranks", "roles", "host copies", "polling", "urgency", "kernels", "masks"
     }  # fmt: skip
 
 
@@ -316,7 +317,8 @@ class Router(ServingTechnique):
 
 FAMILIES: tuple[type[ServingTechnique], ...] = (
     Speculation, Beams, Queue, Preemption, Urgency, Adapters, NanoBatches, Disaggregation, HostExperts, Placement,
-    Partition, ElasticParallel, RemoteKV, KVEviction, KVRetention, PrefixTier, Polling, Router,
+    Partition, ElasticParallel, RemoteKV, KVEviction, KVRetention, PrefixTier,
+    StructuredOutput, Polling, Router,
 )  # fmt: skip
 """Families of serving, in the order in which a deployment's line tells them."""
 

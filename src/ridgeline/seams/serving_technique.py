@@ -105,6 +105,10 @@ class ServingTechnique(Technique):
         """Numbers of the clock's rule (`serving.state.RULE`); instances are `stride` devices apart."""
         return {}
 
+    def front_seconds(self, instance: Instance, traffic: Any) -> Any:
+        """Time that each request (R,) waits besides until a scheduler may take it [s]."""
+        return 0.0
+
     def hooks(self) -> Mapping[str, Callable[..., Any]]:
         """Hooks of the clock by name, plain functions of fixed signature (`serving.hooks`)."""
         return {}

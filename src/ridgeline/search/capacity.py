@@ -66,6 +66,7 @@ class CapacityQuestion:
     objective: Objective
     traffic_at: Callable[[float], Traffic]  # of a rate [1/s]
     operation: Operation
+    of: str = "requests"  # what comes at a rate; or sessions, of several requests each
     told: Callable[[str], None] = lambda _: None
     replays: int = 0
     _engines: dict[Deployment, Engine] = field(default_factory=dict)
@@ -92,7 +93,8 @@ class CapacityQuestion:
     def bound_per_s(self, fleet: Sequence[Deployment], rate_per_s: float) -> float:
         """The closed form's highest rate for a fleet and the lengths that come at a rate [1/s]."""
         traffic = self.traffic_at(rate_per_s)
-        return most_requests_per_s(*self.made(fleet, traffic), traffic)
+        each = traffic.requests / int((traffic.after < 0).sum()) if self.of == "sessions" else 1.0
+        return most_requests_per_s(*self.made(fleet, traffic), traffic) / each
 
     def replayed(self, fleet: Sequence[Deployment], traffic: Traffic, stop: Stop | None = None) -> Replay:
         """A replay of a fleet, with `stop` to where its objective is certainly missed."""
@@ -106,7 +108,7 @@ class CapacityQuestion:
     def tried(self, fleet: tuple[Deployment, ...], rate_per_s: float) -> CapacityTrial:
         """Whether a fleet keeps the objective at a rate; an overloaded one does not, however long its queue is yet."""
         traffic = self.traffic_at(rate_per_s)
-        self.told(f"{rate_per_s:.4g} requests/s on {sum(map(all_devices, fleet))} devices")
+        self.told(f"{rate_per_s:.4g} {self.of}/s on {sum(map(all_devices, fleet))} devices")
         stop = Stop.at(self.objective, traffic.requests)
         found = self.replayed(fleet, traffic, replace(stop, most_s=_BEYOND * float(traffic.arrival_s[-1]) + _BEYOND_S))
         if found.stopped:

@@ -37,7 +37,7 @@ def least_work(one: Engine, tables: StepTables, traffic: Traffic) -> LeastWork |
     with lane, experts, attention of chunks a and of steps d as the replay reads them, linear between points of their
     tables, so that each ratio is least at a point. An iteration takes as long as its slowest rank, no less than the
     mean of all; host time, sampling and everything that waits are left out, so no replay is faster. Techniques that
-    change the work of a token, and prompts whose prefixes may be found in a cache, are left out too (None, and 0).
+    change the work of a token are left out too (None), and tokens of prefix blocks that another request names.
     """
     plain = all(isinstance(each, _ORDERS_ONLY) for each in applied(one.deployment))
     if not plain or tables.nano is not None or tables.split is not None or tables.attention_ffn is not None:
@@ -48,10 +48,21 @@ def least_work(one: Engine, tables: StepTables, traffic: Traffic) -> LeastWork |
     chunk_s = min(_least(table.mid, tables.chunks[:, None]) for table in (tables.first, tables.each))
     context_s = _least(tables.decode.mid, np.outer(tables.sequences, tables.contexts))
     prompts, steps = traffic.prompt_tokens.astype(float), traffic.output_tokens - 1.0
-    found_again = one.deployment.options.prefix_cache and len(traffic.prefix_blocks) > 0
-    prompt_s = 0.0 if found_again else float(prompts.mean()) * (token_s + chunk_s)
+    prompt_s = float(_computed(one, traffic).mean()) * (token_s + chunk_s)
     output_s = float((steps * token_s + steps * (prompts + steps / 2.0) * context_s).mean())
     return LeastWork(prompt_s=prompt_s / ranks, output_s=output_s / ranks)
+
+
+def _computed(one: Engine, traffic: Traffic) -> Array:
+    """Tokens of each prompt (R,) that a prefix cache without limit finds nowhere [token]; all without such a cache."""
+    prompts, size = traffic.prompt_tokens.astype(float), traffic.prefix_block_tokens
+    if not one.policy.prefix_cache or not len(traffic.prefix_blocks):
+        return prompts
+    owner = np.repeat(np.arange(traffic.requests), np.diff(traffic.prefix_start))
+    inside = np.arange(len(owner)) - traffic.prefix_start[owner] < traffic.prompt_tokens[owner] // size
+    again = np.ones(len(owner), dtype=bool)
+    again[np.unique(traffic.prefix_blocks, return_index=True)[1]] = False
+    return np.maximum(prompts - size * np.bincount(owner[again & inside], minlength=traffic.requests), 1.0)
 
 
 def _least(seconds: Array, amount: Array) -> float:

@@ -128,9 +128,18 @@ def of_one_host(rule: Record, most: float, total: float) -> float:
 
 
 @clocked
+def masks_s(rule: Record, sequences: float) -> float:
+    """Making the masks of structured output of one iteration [s]."""
+    threads = float(rule.mask_threads) if sequences > rule.mask_above else 1.0
+    return float(rule.mask_s * sequences / max(threads, 1.0))
+
+
+@clocked
 def hosted(rule: Record, device_s: float, sequences: float) -> float:
     """An iteration with the host's part: beside the device where the engine overlaps it, else after it [s]."""
     host_s = rule.step_host_s + rule.seq_host_s * sequences
+    made_s = masks_s(rule, sequences)
+    device_s = max(device_s, made_s) if rule.masks_beside else device_s + made_s
     return float(max(device_s, host_s) if rule.overlapped else device_s + host_s)
 
 
@@ -271,7 +280,12 @@ def run(
             if other + other_growth * (count - 1) > there:
                 count, there = 1, here
                 break
-        floor = max(least_s, rule.step_host_s + rule.seq_host_s * running if rule.overlapped else 0.0)
+        made_s = masks_s(rule, running)
+        floor = max(least_s, made_s if rule.masks_beside else 0.0)
+        if rule.overlapped:
+            floor = max(
+                floor, rule.step_host_s + rule.seq_host_s * running - (0.0 if rule.masks_beside else made_s)
+            )
         if count > 1 and (here > floor) != (there > floor):  # the floor lies between: such steps are taken one by one
             count, there = 1, here
         first = hosted(rule, max(here, least_s), running)

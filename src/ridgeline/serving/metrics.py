@@ -16,6 +16,7 @@ from ridgeline.seams.serving import (
     KVEviction,
     NanoBatches,
     Speculation,
+    StructuredOutput,
     instance_devices,
     of,
     overlapping,
@@ -228,7 +229,17 @@ class Band:
 def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
     """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
     found = {name: float(part.mid) for name, part in _decode(one, tables, sequences, context).items()}
-    return {**found, "host": _host_s(one, sequences)}
+    masks_s = masks_told_s(of(one.deployment, StructuredOutput).numbers(one, 0), sequences, sum(found.values()))
+    return {**found, "host": _host_s(one, sequences), **({"masks": masks_s} if masks_s > 0.0 else {})}
+
+
+def masks_told_s(rule: Mapping[str, float], sequences: float, device_s: float) -> float:
+    """What the masks of structured output add to an iteration of the device [s], by the numbers of a rule."""
+    if not rule:
+        return 0.0
+    threads = max(rule["mask_threads"], 1.0) if sequences > rule["mask_above"] else 1.0
+    made_s = rule["mask_s"] * sequences / threads
+    return max(0.0, made_s - device_s) if rule["masks_beside"] else made_s
 
 
 def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:

@@ -172,6 +172,8 @@ def replay_tables(
     if clients is not None:
         requests["client"] = clients
     requests["front_s"] = front_seconds(engines[0], traffic)
+    for technique in applied(engines[0].deployment):
+        requests["front_s"] += technique.front_seconds(engines[0], traffic)
     free = np.flatnonzero(traffic.after < 0)
     arrivals = free[: traffic.concurrency] if traffic.concurrency else free
     if "keeps" in hooks and not requests["goes_on"].any():

@@ -43,14 +43,14 @@ RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     f" overlapped ahead late_results split micro_batches redraws levels borrows owe rearranges elastic moving_holds"
-    " draws_rank stands host_blocks"
+    " draws_rank stands host_blocks masks_beside mask_threads"
     f" {_TABLES}"
     f" {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
     " send_start_s send_s drafted gained draft_share draft_prompt memory_sms link_sms exposed_s load_s held_share"
     " read_share fetch_s store_s split_share expert_layers enough lend_share lend_token_s ask_start_s ask_s far_token_s"
     " split_slack split_fill follows ring_start_s part_tokens build_s streamed_share chain chain_step_s chain_seq_s"
-    " attention_memory attention_link",
+    " attention_memory attention_link mask_s mask_above",
 )
 """What one kind of instance does, in numbers.
 
@@ -84,7 +84,9 @@ iterations (0: never) each request draws one of `levels` priorities. Of adapters
 them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all),
 where `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
 `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
-besides and reads `read_share`; of a cache that is streamed each step takes `streamed_share` from there. A step verifies
+besides and reads `read_share`; of a cache that is streamed each step takes `streamed_share` from there. Making the masks of structured output takes the host
+`mask_s` [s] a sequence, with more than `mask_above` of them in `mask_threads` threads, `masks_beside` the device or
+after it. A step verifies
 `drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share` of it, and `draft_prompt` of what
 prompts add to an iteration. A request that does not fit `borrows` room of other instances, which give a share
 `lend_share` of what is free, up to `owe` [block] of a rank at once; moving a token's cache there takes `lend_token_s`,

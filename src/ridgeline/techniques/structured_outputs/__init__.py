@@ -1,0 +1,1 @@
+"""Structured outputs: what constraining outputs to a grammar costs."""
