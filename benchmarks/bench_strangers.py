@@ -6,7 +6,7 @@ Each open table is answered row by row in this process. Answers are kept as they
 each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
 the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
 beside this file from the first answers and those kept of this commit, or of `--at`. Tables that are sealed are opened
-only with `--unseal sealed` or `--unseal second`, once, at the end, into a page of their own; with `--before COMMIT` it
+only with `--unseal sealed`, `second` or `third`, once, at the end, into a page of their own; with `--before COMMIT` it
 shows kept answers of that commit beside those of now.
 """
 
@@ -38,11 +38,12 @@ HERE = Path(__file__).parent
 UNSEEN = HERE / "unseen"
 FIRST = UNSEEN / "first-answers.tsv.gz"
 PAGES = {
-    side: HERE / f"strangers{end}.md" for side, end in (("open", ""), ("sealed", "_sealed"), ("second", "_second"))
+    side: HERE / f"strangers{end}.md"
+    for side, end in (("open", ""), ("sealed", "_sealed"), ("second", "_second"), ("third", "_third"))
 }
 PEERS = {
     side: UNSEEN / f"peer-answers{end}.tsv"
-    for side, end in (("open", ""), ("sealed", "-sealed"), ("second", "-second"))
+    for side, end in (("open", ""), ("sealed", "-sealed"), ("second", "-second"), ("third", "-third"))
 }
 TABLES = ("training", "memory", "offload", "diffusion", "serving", "rl")
 COLUMNS = (
@@ -63,7 +64,7 @@ def commit() -> str:
 
 
 def tables(only: list[str], side: str) -> list[tuple[str, Path]]:
-    """Names and files of the tables of one side, `open`, `sealed` or `second`."""
+    """Names and files of the tables of one side, `open`, `sealed`, `second` or `third`."""
     paths = ((name, UNSEEN / f"{name}-{side}.tsv") for name in only or TABLES)
     return [(name, path) for name, path in paths if path.exists()]
 
@@ -143,7 +144,7 @@ def main() -> None:
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--at", default=None)
-    parser.add_argument("--unseal", default="open", choices=("sealed", "second"))
+    parser.add_argument("--unseal", default="open", choices=("sealed", "second", "third"))
     parser.add_argument("--before", default=None)
     given = parser.parse_args()
     os.nice(5)
