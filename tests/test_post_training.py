@@ -67,6 +67,14 @@ def test_instances_take_whole_prompts_whose_responses_are_alike() -> None:
     assert (by_instance(ASKED, output, 1) == output).all()
 
 
+def test_an_engine_in_the_trainers_process_makes_texts_in_turn_with_its_steps() -> None:
+    serial = replace(APART, rollout=Deployment(engine="vllm", version="0.11.2", instances=4))  # no overlap with steps
+    turns, off = iteration(roles=serial), iteration(roles=replace(serial, mode="off-policy"))
+    spent = turns.seconds_of("generation") - off.seconds_of("generation")
+    tokens = ASKED.sequences * ASKED.response / 4  # of one instance, 14.2 us each; instances end unevenly
+    assert 0.8 < spent / (14.2e-6 * tokens) < 1.5
+
+
 # batches --------------------------------------------------------------------------------------------
 
 
@@ -114,7 +122,8 @@ def test_apart_one_step_off_takes_the_longer_side() -> None:
     turns, off = iteration(roles=APART), iteration(roles=replace(APART, mode="off-policy"))
     sides = [turns.seconds_of(side) for side in ("generation", "training")]
     assert turns.step.value == pytest.approx(sum(sides) + turns.seconds_of("transfer"))
-    assert max(sides) <= off.step.value < turns.step.value
+    engine_apart = max(off.seconds_of(side) for side in ("generation", "training"))
+    assert engine_apart <= off.step.value < turns.step.value
     assert iteration(roles=replace(APART, mode="off-policy(staleness=0)")).step.value == turns.step.value
 
 

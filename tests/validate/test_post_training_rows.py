@@ -67,7 +67,9 @@ def test_what_a_row_leaves_open_is_assumed_and_widens_its_interval() -> None:
     assert any("707 tokens on average (assumed: between 250 and the limit" in text for text in limit["assumptions"])
     assert limit["predicted"] > stated["predicted"]  # of the root of 250 * 2,000 tokens, not 500
     words = [one.words for one in read_job(row(), machines()).others]
-    assert words == [{"response_cv": 0.6}, {"graphs": False}]
+    assert words == [{"response_cv": 0.6}, {"graphs": False}, {"recompute": "full"}]
+    known = [one.words for one in read_job(row(notes="recompute 20 blocks"), machines()).others]
+    assert {"recompute": "full"} not in known
 
 
 def test_habits_of_programs_fill_what_a_row_does_not_say() -> None:
@@ -76,7 +78,44 @@ def test_habits_of_programs_fill_what_a_row_does_not_say() -> None:
     said = read_job(row(rollout_engine="vLLM 0.8.5"), machines()).question.stated
     assert said["rollout_engine"] == "vLLM 0.8.5"
     packed = row(notes="training batch 128; train 20k tokens a GPU", response_tokens_max="8192")
-    assert read_job(packed, machines()).question.stated["micro_batch"] == 2  # 20,000 over rows of 200 + 8,192
+    assert read_job(packed, machines()).question.stated["sequence_packing"] == "packed-sequences(tokens=20000)"
+
+
+def test_trainers_on_fsdp_run_eager_modules_over_shards_and_share_half_of_the_device() -> None:
+    job = read_job(row(train_engine="FSDP", layout="8 colocated", notes=""), machines()).question
+    assert (job.job.execution, job.job.fused_optimizer) == ("eager", False)
+    words = {name: job.stated[name] for name in ("zero", "pp", "tp", "cp", "rollout_memory", "sequence_packing")}
+    assert words == {
+        "zero": 3, "pp": 1, "tp": 1, "cp": 1, "rollout_memory": 0.5,
+        "sequence_packing": "packed-sequences(tokens=16384)",
+    }  # fmt: skip
+    assert job.asked.mini_batch == 256  # 256 prompts of 8 responses are more than the iteration has
+    assert "rollout_memory" not in read_job(row(train_engine="FSDP", mode="async"), machines()).question.stated
+
+
+def test_deepspeed_chat_generates_what_one_optimizer_step_takes() -> None:
+    said = {"train_engine": "DeepSpeed", "rollout_engine": "DeepSpeed hybrid engine", "layout": "8 colocated"}
+    chat = row(**said, algorithm="PPO", model="OPT-1.3B", samples_per_prompt="1", prompts_per_step="1024",
+               notes="critic and reward model of 350M")  # fmt: skip
+    question = read_job(chat, machines()).question
+    assert question.stated["rollout_engine"] == "DeepSpeed-Hybrid"
+    assert (question.asked.mini_batch, question.asked.updates) == (128, 8)
+    assert question.models.critic is not None
+    assert question.models.critic.name == "opt-350m"
+
+
+def test_layouts_without_a_role_are_the_trainers_and_blocks_are_computed_again() -> None:
+    words = read_job(row(layout="8 colocated; tp 2, dp 4, pp 1", notes="recompute 20 blocks"), machines()).question
+    assert (words.stated["tp"], words.stated["pp"], words.stated["recompute_layers"]) == (2, 1, 20)
+    longer = row(layout="training [TP,CP,EP,PP,VPP] [1,1,1,1,1,2,n/a]")
+    assert read_job(longer, machines()).question.stated["pp"] == 2  # names end where values end
+
+
+def test_log_probabilities_may_be_timed_with_the_references() -> None:
+    together, alone = answer(metric="logprob_s"), answer(metric="logprob_s", train_engine="FSDP2", layout="8 colocated")
+    reference = answer(metric="ref_s")
+    assert together["high"] == pytest.approx(answer(metric="ref_s")["high"] + reference["high"])
+    assert alone["high"] / alone["predicted"] < together["high"] / together["predicted"]
 
 
 def test_devices_of_each_side_are_read() -> None:
