@@ -29,8 +29,11 @@ def sequence_lengths(asked: PostTraining, output: NDArray[np.int64]) -> Floats:
 
 
 def mini_batch_lengths(lengths: Floats, asked: PostTraining) -> Floats:
-    """Sequences of one optimizer step, which stands for all: evenly spaced quantiles of an iteration's (M,) [token]."""
-    size = asked.mini_batch or len(lengths)
+    """Sequences of one optimizer step, which stands for all: evenly spaced quantiles of an iteration's (M,) [token].
+
+    Where mini-batches do not divide an iteration, they are as many, and equal.
+    """
+    size = -(-len(lengths) // -(-len(lengths) // (asked.mini_batch or len(lengths))))
     return lengths[((np.arange(size) + 0.5) * len(lengths) / size).astype(np.int64)]
 
 

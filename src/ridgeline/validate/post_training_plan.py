@@ -87,7 +87,7 @@ def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
         found["zero"] = 3
     if found.get("cp", 1) > 1 and sharded:
         found["context_style"] = "ulysses"
-    tokens = re.search(r"train (\d+)k tokens a GPU", row.text("notes"))
+    tokens = re.search(r"(?<!log-prob )\b(\d+)(?:k|000) tokens a GPU", row.text("notes"))
     if tokens:
         found["sequence_packing"] = f"packed-sequences(tokens={1000 * int(tokens[1]) * found.get('cp', 1)})"
     if degrees.get("chunks", 1) > 1:
