@@ -46,7 +46,7 @@ through pageable memory, engines that share their devices sleep and wake, hosts 
 instances take whole prompts whose responses are alike in length, engines in the trainer's process make texts and
 log-probabilities of tokens in turn with their steps. What programs set by themselves is read from their code (rows
 `post_training_*` of `data/readings.tsv`): trainers on FSDP run eager modules of Transformers over shards, the engine
-fills half of the device, optimizer steps have the program's size, DeepSpeed-Chat generates 16 sequences a device by
+fills half of the device, optimizer steps have the program's size, DeepSpeed-Chat generates 8 sequences a device by
 the hybrid engine, kernel by kernel. An engine without a version is taken as vLLM 0.11.2.
 What is left is too low, in nearly all sources by 15 to 40 %: rollouts on GH200 and of long responses under SGLang,
 steps of decode of engines that span nodes, DeepSpeed-Chat from 6.7B up, trainers of 70B on DTensor whose layout is

@@ -99,7 +99,10 @@ def test_deepspeed_chat_generates_what_one_optimizer_step_takes() -> None:
                notes="critic and reward model of 350M")  # fmt: skip
     question = read_job(chat, machines()).question
     assert question.stated["rollout_engine"] == "DeepSpeed-Hybrid"
-    assert (question.asked.mini_batch, question.asked.updates) == (128, 8)
+    assert (question.asked.mini_batch, question.asked.updates) == (64, 16)
+    assert {"mini_batch": 32, "max_seqs": 4} in [one.words for one in read_job(chat, machines()).others]
+    assert question.job.precision == "bf16"
+    assert read_job(row(**{**chat.cells, "precision": "fp16"}), machines()).question.job.precision == "fp16"
     assert question.models.critic is not None
     assert question.models.critic.name == "opt-350m"
 

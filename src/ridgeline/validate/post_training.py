@@ -124,9 +124,10 @@ def _other(question: PostTrainingQuestion, found: PostTrainingReport, changed: M
     of_roles: dict[str, Any] = {name: value for name, value in changed.items() if name == "collection"}
     if "recompute" in changed:
         of_roles["train"] = replace(found.roles.train, recompute=changed["recompute"])
-    if "graphs" in changed:
+    of_engine = {name: changed[name] for name in ("graphs", "max_seqs") if name in changed}
+    if of_engine:
         one = found.roles.rollout
-        of_roles["rollout"] = replace(one, options=replace(one.options, graphs=changed["graphs"]))
+        of_roles["rollout"] = replace(one, options=replace(one.options, **of_engine))
     of_iteration = {name: value for name, value in changed.items() if name in vars(question.asked)}
     asked = replace(question.asked, **of_iteration)
     return predict_post_training(
@@ -176,6 +177,10 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if again is not None and "recompute" not in stated and not re.search(r"recompute", row.text("notes")):
         others.append(Other(words={"recompute": "full"}, both=False))
         said.append(again.told)
+    few = reading("post_training_device_batch_low", program=row.text("train_engine"))
+    if few is not None and asked.mini_batch:
+        each = round(few.number)
+        others.append(Other(words={"mini_batch": min(asked.mini_batch, each * count), "max_seqs": each}))
     joint = reading("post_training_joint_logprobs", program=row.text("train_engine"))
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
@@ -196,7 +201,8 @@ def _job(row: Row) -> Workload:
     """How the trainer computes: its framework's policy, and the precision that the row states."""
     named = reading("post_training_program", program=row.text("train_engine"))
     program = training_program(row.text("train_engine") if named is None else named.text, row.source)
-    precision = "fp8" if re.search(r"fp8", row.text("precision"), re.IGNORECASE) else "bf16"
+    said = re.search(r"fp8|fp16", row.text("precision"), re.IGNORECASE)
+    precision = said[0].casefold() if said else "bf16"
     policy = framework_policy(program.framework) if program.framework else ""
     return Workload(
         seq_len=1, global_batch=1, precision=precision, framework=policy, execution=program.execution,
