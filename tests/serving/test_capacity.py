@@ -14,7 +14,7 @@ from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
-from ridgeline.plan.deployment import Deployment
+from ridgeline.plan.deployment import Deployment, EngineOptions
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.serving import all_devices
 from ridgeline.serving.capacity import Capacity, token_bytes, weights_bytes, workspace_bytes
@@ -117,6 +117,15 @@ def test_the_parts_of_memory_come_to_the_fraction(tp: int) -> None:
 def test_a_larger_fraction_never_holds_less(low: float, more: float) -> None:
     small, large = (on_eight(LLAMA, memory_fraction=share).capacity.cache_tokens for share in (low, low + more))
     assert large > small
+
+
+def test_a_stated_fraction_wins_over_what_an_engine_reserves() -> None:
+    where, model = machine(cluster("1xH100-SXM")), load("llama-3.1-8b")
+    half = EngineOptions(memory_fraction=0.5)
+    held = engine(model, where, Deployment(engine="sglang", version="0.5.9", options=half), offline=True).capacity
+    assert held.weights_bytes + held.cache_bytes == pytest.approx(0.5 * held.memory_bytes)
+    usual = engine(model, where, Deployment(engine="sglang", version="0.5.9"), offline=True).capacity
+    assert usual.cache_bytes > 1.5 * held.cache_bytes  # all but what it reserves
 
 
 def test_a_longer_iteration_leaves_less_for_the_cache() -> None:
