@@ -156,9 +156,11 @@ class Pricer:
             if isinstance(work, Attention):
                 return self._attention_seconds(work)
             alone = self.workload.expert_modules == "single" and work.phase is not Phase.BACKWARD_WEIGHT
-            casts = self.policy.launches.get("grouped.cast", 0.0) * (work.quantized and work.cast_layouts > 0)
-            expert_s = constant("launch.host.module") if alone else (1.0 + casts) * constant("launch.host.kernel")
-            return constant("launch.host.module") + (np.asarray(work.count) - 1.0) * expert_s
+            cast = work.quantized and work.cast_layouts > 0
+            narrow = ".fp8" if cast and work.phase is Phase.FORWARD else ""
+            module_s = constant(f"launch.host.module{narrow}")
+            expert_s = (1.0 + self.policy.launches.get("grouped.cast", 0.0) * cast) * constant("launch.host.kernel")
+            return module_s + (np.asarray(work.count) - 1.0) * (module_s if alone else expert_s)
         chain_s = constant("launch.host.eager") + (kernels - 1) * constant("launch.host.kernel")
         return np.where(kernels > 0, chain_s, 0.0)
 
