@@ -146,7 +146,7 @@ def test_gradients_of_each_tensor_are_kept_by_the_host(machine: Machine) -> None
 
 
 def test_each_expert_has_a_product_and_a_cast_to_issue(machine: Machine) -> None:
-    one = pricer(machine, framework="megatron", execution="eager")
+    one = pricer(machine, framework="megatron", execution="eager", precision="fp8")
     experts = replace(PRODUCT, count=4)
     host_s = [float(one.host_seconds(work, 1)) for work in (PRODUCT, experts)]
     assert host_s[1] - host_s[0] == pytest.approx(HOST * 3 * 8e-6)
@@ -155,6 +155,8 @@ def test_each_expert_has_a_product_and_a_cast_to_issue(machine: Machine) -> None
     back = replace(experts, quantized=True, phase=Phase.BACKWARD_INPUT)
     assert float(one.host_seconds(back, 1)) - host_s[1] == pytest.approx(HOST * 3 * 8e-6)
     assert float(one.host_seconds(replace(experts, quantized=True, cast_layouts=0), 1)) == host_s[1]  # cast before
+    whole = pricer(machine, framework="megatron", execution="eager", precision="int8")
+    assert float(whole.host_seconds(replace(experts, quantized=True), 1)) - host_s[1] == pytest.approx(HOST * 3 * 8e-6)
 
 
 def test_megatron_runs_python_around_each_layer(machine: Machine) -> None:

@@ -157,7 +157,8 @@ class Pricer:
                 return self._attention_seconds(work)
             alone = self.workload.expert_modules == "single" and work.phase is not Phase.BACKWARD_WEIGHT
             cast = work.quantized and work.cast_layouts > 0
-            narrow = ".fp8" if cast and work.phase is Phase.FORWARD else ""
+            floats = cast and self.precision.compute.startswith("fp")
+            narrow = ".fp8" if floats and work.phase is Phase.FORWARD else ""
             module_s = constant(f"launch.host.module{narrow}")
             expert_s = (1.0 + self.policy.launches.get("grouped.cast", 0.0) * cast) * constant("launch.host.kernel")
             return module_s + (np.asarray(work.count) - 1.0) * (module_s if alone else expert_s)
