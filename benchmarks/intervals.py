@@ -137,14 +137,19 @@ def weights_of(places: Sequence[Any]) -> list[float]:
 
 
 def found(rows: Sequence[Row]) -> Ends:
-    """What whole runs add to both ends, so that beyond each lies a tenth of what rows hold."""
+    """What whole runs add to both ends, so that a fifth of what rows hold lies outside: a tenth beyond each end.
+
+    Where less than a tenth lies beyond one end without anything added, the other may miss as much more.
+    """
     told = [row for row in rows if abs(row.error) < np.log(MISREAD)]
     weights = weights_of([row.where for row in told])
-    sides = []
-    for side, sign in ((0, -1.0), (1, 1.0)):
-        lacks = [max(0.0, max(0.0, sign * row.error) ** 2 - row.rest[side] ** 2) ** 0.5 for row in told]
-        sides.append(quantile(lacks, weights, 0.9))
-    return sides[0], sides[1]
+    lacks = [
+        [max(0.0, max(0.0, sign * row.error) ** 2 - row.rest[side] ** 2) ** 0.5 for row in told]
+        for side, sign in ((0, -1.0), (1, 1.0))
+    ]
+    missed = [float(np.average(np.greater(lack, 0.0), weights=weights)) for lack in lacks]
+    low, high = (quantile(lacks[side], weights, 0.8 + min(0.1, missed[1 - side])) for side in (0, 1))
+    return low, high
 
 
 def others(rows: Sequence[Any], where: tuple[str, str]) -> list[Any]:
