@@ -193,10 +193,15 @@ class Instance:
         step = min(step, seconds)
         return float(rule["draft_share"] * step + rule["draft_prompt"] * (seconds - step))
 
+    def widths(self, rank: Rank) -> list[int]:
+        """Tokens that each of a rank's prompts takes of an iteration, padding among them."""
+        chunks = [one.chunk for one in rank.chunks]
+        return [max(chunks)] * len(chunks) if chunks and self.rule["padded"] else chunks
+
     def tokens_of(self, rank: Rank) -> int:
         """Tokens of a rank in an iteration with prompts."""
         decoding = len(rank.decoding) if self.rule["scheduler"] == MIXED else 0
-        chunks = sum(math.ceil(one.chunk / self.merged) for one in rank.chunks)
+        chunks = sum(math.ceil(one / self.merged) for one in self.widths(rank))
         return int(decoding * (1 + self.rule["drafted"])) + chunks
 
     def mixed_s(self) -> float:
@@ -219,8 +224,9 @@ class Instance:
                 attention = read_two(t.sequences, t.contexts, table.mid, decoding, rank.context / decoding)
             attention = self.elsewhere(rank, attention)
             seconds += attention
-            first = [read_two(t.chunks, t.pasts, t.first.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
-            each = [read_two(t.chunks, t.pasts, t.each.mid, one.chunk, one.seen(rule)) for one in rank.chunks]
+            shapes = [(width, one.seen(rule)) for width, one in zip(self.widths(rank), rank.chunks, strict=True)]
+            first, each = ([read_two(t.chunks, t.pasts, table.mid, *shape) for shape in shapes]
+                           for table in (t.first, t.each))  # fmt: skip
             prompts = max([*first, sum(each) if len(each) > 1 else 0.0], default=0.0) / self.merged
             if self.merged > 1:  # their parts of the cache go round meanwhile
                 round_s = rule["ring_start_s"] + chunks[0] * rule["move_token_s"]
@@ -242,7 +248,7 @@ class Instance:
         if max(tokens_of) > rule["prefill_graphs"]:
             seconds = max(seconds, rule["eager_s"])
         seconds += rule["hops"] * (rule["send_start_s"] + rule["send_s"] * max(tokens_of))
-        stored = [sum(one.chunk for one in rank.chunks) * rule["store_s"] for rank in self.ranks]
+        stored = [sum(self.widths(rank)) * rule["store_s"] for rank in self.ranks]
         fetched = [rank.fetch_s for rank in self.ranks if rule["scheduler"] == MIXED]
         seconds = max(seconds, *stored, *fetched) + drafting
         return self.moved(self.hosted(seconds))
@@ -259,7 +265,7 @@ class Instance:
         now = set()
         for place, rank in enumerate(self.ranks):
             mixed = len(rank.decoding) * int(1 + self.rule["drafted"]) if self.rule["scheduler"] == MIXED else 0
-            tokens = mixed + sum(one.chunk for one in rank.chunks)
+            tokens = mixed + sum(self.widths(rank))
             now |= {(place, min(tokens, most))} if tokens else set()
         news = now - self.built
         self.built |= now

@@ -82,6 +82,7 @@ def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> 
     return {
         "scheduler": scheduler,
         "chunked": int(draw.integers(2)),
+        "padded": int(seed % 3 == 0),
         "token_budget": int(draw.integers(4, 65)),
         "max_seqs": int(draw.integers(1, 13)),
         "block_tokens": block,
@@ -385,7 +386,7 @@ def divided(draw: np.random.Generator, engines: list[FakeEngine], tables: list[S
         one.values |= {
             "scheduler": state.PREFILL_FIRST, "ranks": 1, "gained": 1.0, "drafted": 0.0, "draft_share": 0.0,
             "draft_prompt": 0.0,
-            "period": block, "growth_blocks": 1, "hops": 0.0, "balance": 1.0, "split": 1,
+            "period": block, "growth_blocks": 1, "hops": 0.0, "balance": 1.0, "split": 1, "padded": 0,
             "split_share": float(draw.choice([0.0, 0.3, 0.75])), "memory_sms": draw.uniform(0.1, 0.9),
             "link_sms": draw.uniform(0.0, 0.3), "exposed_s": one.policy.exposed_host_s, "store_s": 0.0,
         }  # fmt: skip

@@ -80,6 +80,7 @@ class EnginePolicy(ReleasePolicy):
     pipelined: bool = False
     chunks_follow: bool = False
     even_parts: bool = False
+    pads_prompts: bool = False
     whole_blocks: bool = False
     part_tokens: int = 0
     decode_groups: tuple[int, ...] = ()

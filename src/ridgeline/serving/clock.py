@@ -219,12 +219,23 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
 
 
 @clocked
+def longest_prompt(rule: Record, chunks: NDArray[np.int64], count: int) -> int:
+    """Tokens to which each of an iteration's prompts is padded: its longest, 0 where none is [token]."""
+    longest = 0
+    if rule.padded > 0:
+        for index in range(count):
+            longest = max(longest, int(chunks[index, 1]))
+    return longest
+
+
+@clocked
 def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) -> float:
     """Attention of the chunks of prompts in one iteration: one alone, or many that fill the device together [s]."""
+    least = longest_prompt(rule, chunks, count)
     together, longest = 0.0, 0.0
     rows, row_count, columns, column_count = rule.chunks, rule.chunks_size, rule.pasts, rule.pasts_size
     for index in range(count):
-        tokens, before = float(chunks[index, 1]), float(chunks[index, 2])
+        tokens, before = float(max(chunks[index, 1], least)), float(chunks[index, 2])
         alone = between_two(times, rows, row_count, columns, column_count, rule.first, tokens, before)
         longest = max(longest, alone)
         if count > 1:

@@ -13,6 +13,7 @@ from ridgeline.serving.clock import (
     hosted,
     in_two,
     last_stage,
+    longest_prompt,
     nano_parts,
     nano_s,
     of_one_host,
@@ -68,8 +69,9 @@ def _drafting_s(clock: Clock, rule: Record, instance: int, whole_s: float) -> fl
 def _tokens(clock: Clock, rule: Record, rank: int, merged: float) -> float:
     """Tokens of a rank in an iteration with prompts, of which `merged` instances compute their parts [token]."""
     tokens = clock.ranks[rank].decoding * (1.0 + rule.drafted) if rule.scheduler == MIXED_BATCHES else 0.0
+    least = longest_prompt(rule, clock.chunks[rank], clock.ranks[rank].chunks)
     for place in range(clock.ranks[rank].chunks):
-        tokens += parted(float(clock.chunks[rank, place, 1]), merged)
+        tokens += parted(float(max(clock.chunks[rank, place, 1], least)), merged)
     return float(tokens)
 
 

@@ -43,7 +43,7 @@ RULE = _dtype(
     "scheduler chunked receive_steps holds token_budget max_seqs block_tokens period growth_blocks capacity kept_free"
     " swaps beside displaces fair shortest ranks prefix_tokens nano_tokens slots kept early fetched host_tokens"
     f" overlapped ahead late_results split micro_batches redraws levels borrows owe rearranges elastic moving_holds"
-    " draws_rank stands host_blocks masks_beside mask_threads"
+    " draws_rank stands host_blocks masks_beside mask_threads padded"
     f" {_TABLES}"
     f" {' '.join(GRIDS)} {'_size '.join(GRIDS)}_size",
     "reserve patience swap_token_s move_token_s move_start_s eager_s step_host_s seq_host_s prefill_graphs balance hops"
@@ -70,7 +70,8 @@ iteration is prepared `ahead`, while the one before it runs, of those who are th
 `late_results` are looked at once the next one is launched so are first tokens; iterations with prompts of up to
 `prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of
 one iteration; a prompt's next chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts
-of `part_tokens` (0: none) of a batch that is one for all stages follow each other. Iterations of `nano_tokens` or more
+of `part_tokens` (0: none) of a batch that is one for all stages follow each other; where they are `padded`, prompts of
+an iteration are all as long as the longest. Iterations of `nano_tokens` or more
 (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and
 `link_sms` of the multiprocessors; one's own kernels are the share `chain` of all, after `chain_step_s` and
 `chain_seq_s` [s] of a host of its own; attention of decoding sequences takes `attention_memory` of its time of what
