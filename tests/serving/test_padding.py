@@ -16,7 +16,9 @@ from ridgeline.serving.traffic.traffic import traffic
 
 def first_s(words: str, prompts: list[int]) -> float:
     """When the first tokens of a batch come [s]."""
-    one = engine(load("gpt3-6.7b"), machine(cluster("1xA100-80GB-SXM")), deployed(engine="FasterTransformer", version=words))
+    one = engine(
+        load("gpt3-6.7b"), machine(cluster("1xA100-80GB-SXM")), deployed(engine="FasterTransformer", version=words)
+    )
     count = len(prompts)
     asked = traffic(np.zeros(count), np.array(prompts), np.full(count, 2))
     return float(np.nanmax(replay([one], asked).first_s))

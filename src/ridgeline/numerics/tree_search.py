@@ -12,11 +12,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.errors import WorkloadError
 from ridgeline.numerics.algorithm import ArrayAlgorithm, Arrays, Floats
 from ridgeline.programs import Draft
 from ridgeline.seams.technique import param
+from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 Whole = NDArray[np.int64]
+_MOST_BLOCKS = 5e6  # of a trace, chosen: some seconds to draw
+_BLOCK = 4  # blocks of a step in a trace: what of one is found again is whole blocks
 
 
 def shares(rewards: Floats, budget: int, sharpness: float) -> Whole:
@@ -91,7 +95,11 @@ class TreeSearch(ArrayAlgorithm):
 
     A reward is its parent's and normal noise; a step says one of `ways` things, alike steps after one parent are a
     group (both assumed: the paper's come from models). Checked: shares by hand, the program against every subset. Left
-    out: leaves that end before others, lengths of steps, time (`predict` prices steps).
+    out: leaves that end before others, and unlike lengths of steps.
+
+    `--trace tree-search(...)` replays `searches` at once, found `by` one of the three: a request is a step of `step`
+    tokens after the steps above it, whose blocks it shares, and a level begins when the one before it has ended. A step
+    is computed once more as a prompt by the first that follows it; time of the rewards' model is left out.
     """
 
     key: ClassVar[str] = "tree-search"
@@ -106,6 +114,10 @@ class TreeSearch(ArrayAlgorithm):
     ways: int = param(3, "1", "things that steps after one parent may say", low=1, high=1024)
     nodes: float = param(1.0, "1", "weight of cache in ETS", low=0.0, high=1e3)
     spread: float = param(1.0, "1", "weight of variety in ETS", low=0.0, high=1e3)
+    by: str = param("ets", "", "search of a trace", choices=("ets", "rebase", "beam"))
+    searches: int = param(4, "1", "searches of a trace, all at once", low=1, high=1000)
+    step: int = param(64, "tokens", "a step of a trace", low=4, high=100_000)
+    prompt: int = param(2, "steps", "prompt of a trace", low=1, high=100_000)
 
     def run(self, arrays: Arrays) -> Mapping[str, float]:
         """Cache of REBASE over that of ETS and of beam search, groups and rewards over REBASE's [1]."""
@@ -118,6 +130,33 @@ class TreeSearch(ArrayAlgorithm):
             "beam_cache_ratio": held["rebase"] / held["beam"], "groups_ratio": last["ets"] / last["rebase"],
             "beam_groups_ratio": last["beam"] / last["rebase"], "reward_ratio": best["ets"] / best["rebase"],
         }  # fmt: skip
+
+    def traffic(self, seed: int) -> Traffic:
+        """Searches as requests: prompts share the blocks of the steps above, levels wait for each other."""
+        blocks = self.searches * self.width * self.depth * _BLOCK * (self.prompt + self.depth / 2.0)
+        if blocks > _MOST_BLOCKS:
+            raise WorkloadError(
+                f"{self.text} has {blocks:.3g} prefix blocks, the limit is {_MOST_BLOCKS:.3g}; fewer searches, or less"
+                " width or depth"
+            )
+        levels, prefixes, after, nodes = [], [], [], 0
+        for search in range(self.searches):
+            tree = self._searched(self.by, seed + search)
+            for node in range(1, len(tree.parents)):
+                level = (node - 1) // self.width
+                above = sorted(path(tree.parents, tree.parents[node]) - {0})
+                steps = [nodes + at for at in (*range(self.prompt), *(self.prompt - 1 + one for one in above))]
+                prefixes.append((_BLOCK * np.array(steps)[:, None] + np.arange(_BLOCK)).ravel())
+                levels.append(self.prompt + level)
+                first = len(levels) - 1 - (node - 1) % self.width
+                after.append(first - 1 if level else -1)
+            nodes += self.prompt + len(tree.parents) - 1
+        return traffic(
+            np.zeros(len(levels)), self.step * np.array(levels), np.full(len(levels), self.step),
+            prefix_start=np.cumsum([0, *map(len, prefixes)]), prefix_blocks=np.concatenate(prefixes),
+            prefix_block_tokens=self.step // _BLOCK, after=np.array(after), name=self.text,
+            source=f"tree search, seed {seed}",
+        )  # fmt: skip
 
     def _last(self, tree: _Tree) -> range:
         return range(len(tree.parents) - self.width, len(tree.parents))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.trace_file import DEFAULT_BLOCK_TOKENS, TraceFile, read_trace
 from ridgeline.facts.traces import shipped, shipped_trace, trace_names
+from ridgeline.seams.registry import in_room
 from ridgeline.serving.traffic.arrivals import SEED
 from ridgeline.serving.traffic.mixes import servegen
 from ridgeline.serving.traffic.sessions import as_asked
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 MIXES = ("servegen",)
+DRAWN = ("tree-search",)  # algorithms whose requests are drawn, with parameters in brackets
 
 
 def traffic_names() -> tuple[str, ...]:
     """Names of the traffic that ships with the package."""
-    return (*trace_names(), *MIXES)
+    return (*trace_names(), *MIXES, *DRAWN)
 
 
 def named_traffic(
@@ -35,6 +38,8 @@ def named_traffic(
     `block_tokens` [token] is the size of a prefix block of a file; `seed` draws the mix 'servegen', a whole day.
     """
     name = text.strip().casefold().replace("_", "-")
+    if name.partition("(")[0] in DRAWN:
+        return cast(Any, in_room("ridgeline.numerics", "trace", text)).traffic(seed)  # type: ignore[no-any-return]
     if name in MIXES:
         found = servegen(seed=seed)
     elif name in trace_names():
