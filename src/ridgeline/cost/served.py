@@ -247,6 +247,7 @@ class ServedPrices(LinkPrices):
         Each rank does its own heads; where contexts are divided it gathers their cache first.
         """
         own = max(1.0, core.kv_heads / core.ranks)
+        cached = cached if core.causal else cached + tokens / 2.0  # as many pairs of tokens as in both directions
         if core.entries is not None or core.choice is not None:
             return self._chosen(core, batch, tokens, cached)
         if self.own.score_bytes and not core.latent:

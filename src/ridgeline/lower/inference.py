@@ -62,8 +62,8 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
     _check(graph, deployment, whole_groups=fusions.whole_groups)
     kinds = []
     for name, block in graph.blocks.items():
-        if block.encoder or any(op.cross or not op.causal for op in graph.attentions):
-            raise PlanError(f"{model.name} has an encoder; only decoders are served")
+        if any(op.cross for op in graph.attentions):
+            raise PlanError(f"{model.name} is an encoder-decoder; decoders, and encoders alone, are served")
         pieces = tuple(_apart(_layer(block, graph, deployment, fusions), fusions.layer_kernels))
         deferred = any(edge.deferred for edge in block.boundaries)
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces, deferred=deferred))
@@ -175,7 +175,7 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
         yield Core(
             heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window,
             chunked=op.chunk is not None and op.window is None, latent=op.latent, ranks=ranks,
-            choice=_choice(op, block), entries=_entries(op, block, cut),
+            causal=op.causal, choice=_choice(op, block), entries=_entries(op, block, cut),
         )  # fmt: skip
         yield ElementwisePiece(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif isinstance(op, ScanOp):

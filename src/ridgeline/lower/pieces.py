@@ -116,6 +116,7 @@ class Core:
     chunked: bool = False  # the window is that of a chunk
     latent: bool = False
     ranks: int = 1
+    causal: bool = True  # else a query sees the tokens after its own as well
     choice: TopKIndexer | None = None
     entries: CompressedKV | None = None
 

@@ -205,6 +205,13 @@ class Placement(ServingTechnique):
         """
         return None, None
 
+    def computed(self, piece: Any, prices: Any, rows: Any, sources: int) -> Any:
+        """What a rank's experts (`lower.pieces.Experts`) take for `rows` (T,) that `sources` ranks bring, `Seconds`.
+
+        None where kernels take each expert's rows as they are, priced by `prices` (`cost.served.ServedPrices`).
+        """
+        return None
+
     def applies(self, setting: Setting) -> str:
         """Models without experts, and experts that are not divided."""
         said, one = super().applies(setting), setting.deployment

@@ -33,7 +33,7 @@ from ridgeline.seams.serving import (
 )
 from ridgeline.serving.attention_ffn import attention_side, check_experts_fit, evenly_placed
 from ridgeline.serving.capacity import Capacity, capacity, expert_capacity
-from ridgeline.serving.host_experts import check_hosted
+from ridgeline.serving.host_experts import check_hosted, cores
 from ridgeline.serving.number_formats import computed_formats, format_notes
 from ridgeline.serving.policy_in_force import expert_backend, fusions_of, own_kernels, policy_in_force
 from ridgeline.serving.rule import rule_of
@@ -99,6 +99,13 @@ class Engine:
     def tables(self, *, longest_prompt: int, longest: int) -> StepTables:
         """The tables of iterations for prompts and contexts up to these lengths [token]."""
         budget = min(self.policy.token_budget, max(longest_prompt, 1) * self.policy.max_seqs)
+        both_ways = any(not core.causal for _, core in cores(self.steps.served))
+        if both_ways and (longest > longest_prompt + 1 or longest_prompt > self.policy.token_budget):
+            raise PlanError(
+                f"deployment: {self.model.name} is an encoder, which takes whole prompts and makes no tokens;"
+                f" say output 1 (asked: {longest - longest_prompt:,}) and token_budget {longest_prompt:,} or more"
+                f" (here: {self.policy.token_budget:,})"
+            )
         whole = not self.policy.chunked or of(self.deployment, ElasticParallel).applied
         most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs)
         most = int(most * step_tokens(self.deployment))

@@ -152,7 +152,9 @@ class PieceTimes:
                 alike = self._deployment.options.alike and piece.ranks == 1
                 apart = chosen(self._deployment, Disaggregation)
                 taken = replace(piece, count=piece.top_k if alike else piece.count - apart.replicas)
-                found = self._get(of, taken, (fullest,), partial(self._piece, taken, fullest))
+                placed = chosen(self._deployment, Placement)
+                found = placed.computed(taken, self.expert_prices, fullest, self._deployment.dp)
+                found = found or self._get(of, taken, (fullest,), partial(self._piece, taken, fullest))
                 yield found.times(apart.uneven(piece, fullest, self.expert_prices.skew)), times
             elif links in (None, isinstance(piece, Reduce | ExpertAllToAll)):
                 yield self._get(of, piece, (rows,), partial(self._piece, piece, rows)), times
