@@ -29,7 +29,7 @@ TEXTS = (
 )
 
 
-STREAMED = ("moe-gen", "moe-gen(processors_attend=0)", "moe-lens")
+STREAMED = ("moe-gen", "moe-gen(processors_attend=0)", "moe-lens", "moe-lightning(padding=3)")
 
 
 def hosted(experts: int, top_k: int, tokens: list[float], **changes: Any) -> HostedLayer:

@@ -100,8 +100,8 @@ def test_a_pipeline_of_layers_is_as_long_as_its_busiest_side(sides: tuple[float,
     assert max(sides) <= found <= 1.05 * max(sides)
 
 
-def replayed(text: str, count: int, prompt: int, output: int) -> tuple[Engine, Replay]:
-    one, tables = served(text)
+def replayed(text: str, count: int, prompt: int, output: int, **words: Any) -> tuple[Engine, Replay]:
+    one, tables = served(text, **words)
     return one, replay_tables([one], [tables], synthetic(burst(count), Fixed(tokens=prompt), Fixed(tokens=output)))
 
 
@@ -136,6 +136,21 @@ def test_iterations_of_many_batches_take_as_many_times_one() -> None:
     assert tables.nano is not None
     device = tables.nano.compute.mid[0] + tables.nano.compute.mid[2]
     assert np.interp(4096.0, tables.tokens, device) == pytest.approx(4.0 * np.interp(1024.0, tables.tokens, device))
+
+
+def test_padded_batches_hold_less_and_run_one_after_the_other() -> None:
+    """4 GB hold 30,517 tokens, padded threefold 10,172: 70 requests of 9 blocks, so 599 of them are 9 batches."""
+    whole, found = replayed(f"moe-lightning({HOST},cache_gb=4)", 600, 100, 32, token_budget=16_384)
+    padded, more = replayed(f"moe-lightning({HOST},cache_gb=4,padding=3)", 600, 100, 32, token_budget=16_384)
+    assert padded.capacity.cache_tokens == int(4e9 / 3 / TOKEN_BYTES) == whole.capacity.cache_tokens // 3
+    batches = np.unique(np.round(more.end_s, 6)).size
+    fits = padded.capacity.cache_tokens // 16 // -(-132 // 16)  # blocks of 16 tokens
+    assert batches == 1 + -(-599 // fits)  # the first to come is alone
+    assert more.preemptions == 0
+    assert found.span_s < more.span_s
+    assert more.output.sum() == 600 * 32
+    mixed = replayed(f"moe-lens({HOST},cache_gb=4)", 600, 100, 32)[1]
+    assert mixed.span_s < more.span_s
 
 
 def test_what_does_not_fit_is_refused() -> None:
