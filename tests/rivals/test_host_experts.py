@@ -142,3 +142,11 @@ def test_a_fixed_split_reads_what_the_host_holds() -> None:
     """Six of eight experts away, all of them taken by 1,000 tokens: 250 rows each of 0.2 ms, 300 ms in all."""
     found = made("host-computed(share=0.25)").layer(hosted(8, 2, [1000.0], start_s=np.array([1e-4])))
     assert found.total[0] == pytest.approx(0.3001)
+
+
+def test_prompts_of_a_fixed_split_run_on_the_device() -> None:
+    """Six of eight experts of 4 ms each cross the link, then all are computed: 24 ms and 100."""
+    one = hosted(8, 2, [100.0, 1000.0], start_s=np.array([1e-4, 1e-4]))
+    found = made("host-computed(share=0.25,device_tokens=1000)").layer(one)
+    assert found.total[1] == pytest.approx(0.024 + 0.1)
+    assert found.total[0] == made("host-computed(share=0.25)").layer(one).total[0]
