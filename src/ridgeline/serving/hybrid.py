@@ -321,14 +321,21 @@ def _with_disk(hybrid: Hybrid, rows: Rows, total: HybridParts) -> HybridParts:
 
 
 def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
-    """Hot neurons on the device, the others on the processors side by side; only neurons that fire are read."""
+    """Hot neurons on the device, the others on the processors side by side; only neurons that fire are read.
+
+    Before each layer's feed-forward the device computes a predictor of the neurons that fire.
+    """
     total = _ends(hybrid, rows)
     hot, uses = cpu_constant("neurons.hot"), cpu_constant("neurons.hot_uses")
     fired = np.minimum(1.0, cpu_constant("neurons.active") * rows.tokens)
     met = uses * min(1.0, share / hot) + (1.0 - uses) * max(0.0, share - hot) / (1.0 - hot)
     for kind, whole in _pairs(hybrid):
         feed = [p for p in whole.pieces if isinstance(p, Product) and p.part == "feed"]
-        device = device_s(hybrid, [p for p in kind.pieces if not (isinstance(p, Product) and p.part == "feed")], rows)
+        weights = sum(p.n * p.k * p.count for p in whole.pieces if isinstance(p, Product))
+        rank = cpu_constant("neurons.predictor") * weights / hybrid.whole.hidden
+        predictor = Product(name="predictor", n=rank, k=float(hybrid.whole.hidden))
+        rest = [p for p in kind.pieces if not (isinstance(p, Product) and p.part == "feed")]
+        device = device_s(hybrid, [*rest, predictor], rows)
         inside = device_s(hybrid, [p for p in kind.pieces if isinstance(p, Product) and p.part == "feed"], rows)
         inside = inside * fired * met
         size = sum(p.n * p.k * p.count for p in feed) * fired * (1.0 - met)

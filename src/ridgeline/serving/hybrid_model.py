@@ -136,6 +136,8 @@ class Hybrid:
                     f"{self.model.name}: what is no expert takes {bytes_text(rest)} a device, {part.name} has"
                     f" {bytes_text(part.memory_bytes)}: more devices or smaller weights"
                 )
+        if placement.technique is OffloadMethod.NEURONS:
+            room -= cpu_constant("neurons.predictor") * pool
         return min(1.0, max(0.0, room / pool)) if pool > 0 else 1.0
 
     @property
@@ -152,7 +154,8 @@ class Hybrid:
         rest, experts = self._device_bytes(experts=False), self._device_bytes(experts=True)
         if technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
             return rest + share * experts, (1.0 - share) * self.expert_bytes
-        return share * (rest + experts), (1.0 - share) * self.total_bytes
+        beside = cpu_constant("neurons.predictor") * rest if technique is OffloadMethod.NEURONS else 0.0
+        return share * (rest + experts) + beside, (1.0 - share) * self.total_bytes
 
     def cache_bytes(self, tokens: float) -> float:
         """Cache of so many tokens on one device if it held its whole part [byte]."""
