@@ -105,7 +105,7 @@ def main() -> None:
     page = [
         "# Replays with techniques of experts", "",
         prose(
-            f"Written by `bench_replay_techniques.py`. {machine_line()} {REQUESTS:,} requests of {MODEL} that come"
+            f"Written by `bench_replay_techniques.py`. {machine_line()}. {REQUESTS:,} requests of {MODEL} that come"
             f" within a second, prompts of 1 to {LONGEST_PROMPT - 1:,} tokens and outputs of 1 to"
             f" {LONGEST - LONGEST_PROMPT - 1}; a cache of 65,536 tokens and 64 sequences a rank. *Core*: the same"
             " deployment without the technique (experts on all ranks where it takes devices of their own), timed in"
