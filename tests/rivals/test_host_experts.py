@@ -94,8 +94,10 @@ def test_hybrimoe_shares_out_as_well_as_any_assignment(skew: float, seed: int) -
 def test_what_is_foreseen_is_hidden_beside_the_layer_before() -> None:
     """Four experts of 4 ms each: 16 ms of link, of which 10 ms run beside the rest of the layer before."""
     one = hosted(4, 4, [1.0], other_s=np.array([1e-2]))
-    assert made("expertflow(share=0,foreseen=1,skew=0)").layer(one).total[0] == pytest.approx(6e-3)
-    assert made("expertflow(share=0,foreseen=0,skew=0)").layer(one).total[0] == pytest.approx(1e-4 + 1.6e-2)
+    assert made("expertflow(share=0,foreseen=1,skew=0,predictor_m=0)").layer(one).total[0] == pytest.approx(6e-3)
+    assert made("expertflow(share=0,foreseen=0,skew=0,predictor_m=0)").layer(one).total[0] == pytest.approx(
+        1e-4 + 1.6e-2
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -150,3 +152,10 @@ def test_prompts_of_a_fixed_split_run_on_the_device() -> None:
     found = made("host-computed(share=0.25,device_tokens=1000)").layer(one)
     assert found.total[1] == pytest.approx(0.024 + 0.1)
     assert found.total[0] == made("host-computed(share=0.25)").layer(one).total[0]
+
+
+def test_a_predictor_goes_over_all_tokens_before_the_pass() -> None:
+    """200e6 weights, two experts' of 1e8: as long as two of four experts with one token each, in one of 10 layers."""
+    one = hosted(4, 4, [1.0], layers=10, device_s=np.array([4e-3]))
+    more, none = (made(f"expertflow(share=1,skew=0,predictor_m={size})").layer(one) for size in (200, 0))
+    assert more.total[0] - none.total[0] == pytest.approx(2 * 1e-3 / 10)

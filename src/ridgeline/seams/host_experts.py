@@ -27,7 +27,7 @@ _SHARES = (0.0, 0.25, 0.5, 0.75)
 
 @dataclass(frozen=True, kw_only=True)
 class HostedLayer:
-    """One layer of E experts of which a token takes k, over T tokens of an iteration (T,).
+    """One of `layers` alike, of E experts of which a token takes k, over T tokens of an iteration (T,).
 
     `expert_bytes` of an expert as the host keeps it [byte], `row_flop` of one of its rows [FLOP]; `device_s` what the
     device takes for all experts, `other_s` for the rest of the layer [s], both (T,); `start_s` (T,) what a call of the
@@ -45,6 +45,7 @@ class HostedLayer:
     link_bytes_per_s: float
     read_bytes_per_s: float
     host_flop_per_s: float
+    layers: int = 1
 
     @property
     def touched(self) -> Array:

@@ -88,7 +88,7 @@ def hosted_seconds(
             row_flop=2.0 * expert_params(piece), tokens=tokens, device_s=device.mid / number,
             other_s=other.mid / number, start_s=np.asarray(crossing_s(tokens, piece.hidden, link)),
             link_bytes_per_s=link, read_bytes_per_s=host.read_bytes_per_s,
-            host_flop_per_s=host.flop_per_s(Kernel.VECTOR),
+            host_flop_per_s=host.flop_per_s(Kernel.VECTOR), layers=number,
         )
     )  # fmt: skip
     return _banded(found, device, number)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.seams.host_experts import HostedLayer, HostedSeconds, HostExperts
 from ridgeline.seams.technique import param
 from ridgeline.techniques.host_experts.hybrimoe import taken_by_rank
+
+if TYPE_CHECKING:
+    from ridgeline.seams.host_experts import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +19,8 @@ class ExpertFlow(HostExperts):
 
     Experts that it foretells cross the link while the layer before is computed; those that it misses are fetched when
     the router has spoken, and are waited for. Regrouping of tokens by path leaves a share `active` of the experts that
-    tokens would take. The cache starts from the most popular experts, popularity falling as rank^-skew. The predictor's
-    own time, before the pass and beside the pass before, is not counted.
+    tokens would take. The cache starts from the most popular experts, popularity falling as rank^-skew. The predictor,
+    a transformer of `predictor_m` weights, goes over all tokens on the device before each pass.
     """
 
     key: ClassVar[str] = "expertflow"
@@ -29,16 +32,27 @@ class ExpertFlow(HostExperts):
         1.0, "1", "share of the taken experts that is left when tokens are regrouped", low=0.01, high=1.0
     )
 
+    predictor_m: float = param(60.0, "1e6 weights", "weights of the predictor (assumed: a small T5's)", high=1e6)
+
+    def predictor_s(self, one: HostedLayer) -> Array:
+        """A layer's part of the predictor's pass: at most its weights' share of an expert with all T tokens, (T,) [s].
+
+        Experts took `device_s` for k T rows, or for more weights than one expert's.
+        """
+        experts = self.predictor_m * 1e6 / (one.row_flop / 2.0)
+        return experts * one.device_s / one.top_k / one.layers
+
     def layer(self, one: HostedLayer) -> HostedSeconds:
-        """max(device, foretold fetches - the rest of the layer before) + missed fetches [s]."""
+        """Predictor + max(device, foretold fetches - the rest of the layer before) + missed fetches [s]."""
 
         import numpy as np
 
         held = round(self.share * one.experts)
         taken = np.stack([taken_by_rank(one, float(tokens), self.skew)[0] for tokens in one.tokens])
         away = self.active * taken[:, held:].sum(axis=1)
+        before = self.predictor_s(one)
         device = one.device_s * self.active
         missed = (1.0 - self.foreseen) * away * one.fetch_s
         link = away * one.fetch_s
         total = np.maximum(device, link - missed - one.other_s) + missed
-        return HostedSeconds(device=device, host=0.0 * device, link=link, total=total)
+        return HostedSeconds(device=device + before, host=0.0 * device, link=link, total=total + before)
