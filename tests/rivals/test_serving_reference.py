@@ -111,7 +111,9 @@ def random_values(draw: np.random.Generator, prefix_blocks: int, block: int) -> 
         "draft_share": 0.0 if gained == 1.0 else draw.uniform(0, 0.3),
         "draft_prompt": 0.0 if gained == 1.0 else drafts_s,
         "build_s": max(0.0, seed % 37 / 1000 - 0.018),
-        "mask_s": max(0.0, seed % 41 / 1e4 - 0.002), "masks_beside": seed % 2, "mask_above": seed % 5,
+        "mask_s": max(0.0, seed % 41 / 1e4 - 0.002),
+        "masks_beside": seed % 2,
+        "mask_above": seed % 5,
         "mask_threads": seed % 3,
     }
 

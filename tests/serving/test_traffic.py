@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ridgeline.errors import InputError, UnknownNameError, WorkloadError
 from ridgeline.facts.trace_file import in_place
 from ridgeline.serving.traffic.named import named_traffic, traffic_names
-from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.sessions import chained
+from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic, traffic
 
 

@@ -53,13 +53,16 @@ def idle_instance_w(cluster: Cluster, one: Deployment) -> float | None:
 
 
 def fleet_usd_per_h(cluster: Cluster, deployments: Sequence[Deployment], found: Replay | None = None) -> float | None:
-    """Price of all instances, or with a replay of those that are up on average over it [USD/h]; None without prices."""
+    """Price of all instances, or with a replay of those that are paid on average over it [USD/h]; None without prices.
+
+    They are paid from the beginning of their start until they are drained, and not while they are away.
+    """
     prices = [instance_usd_per_h(cluster, one) for one in deployments]
     each = [price for price in prices if price is not None]
     if len(each) < len(prices):
         return None
     by_instance = np.repeat(each, [one.instances for one in deployments])
-    up = found.up_s / found.span_s if found is not None and found.span_s > 0 else np.ones(len(by_instance))
+    up = found.paid_s / found.span_s if found is not None and found.span_s > 0 else np.ones(len(by_instance))
     return float((by_instance * up).sum())
 
 
@@ -88,7 +91,10 @@ def fleet_power_w(
     """
     spent = found.prefill_s + found.decode_s
     total = 0.0
-    for one, (prefill, decode), busy in zip(deployments, bands, busy_shares(deployments, found), strict=True):
+    ends = np.cumsum([one.instances for one in deployments])
+    paid = [float(part.mean()) / found.span_s if found.span_s else 1.0 for part in np.split(found.paid_s, ends[:-1])]
+    shares = zip(busy_shares(deployments, found), paid, strict=True)
+    for one, (prefill, decode), (busy, there) in zip(deployments, bands, shares, strict=True):
         of_role = {Role.PREFILL: 1.0, Role.DECODE: 0.0}
         share = of_role.get(one.role, found.prefill_s / spent if spent else 0.0)
         for where, count in parts_of(cluster, one):
@@ -97,8 +103,10 @@ def fleet_power_w(
                 return None
             working = share * operator_power_w(tdp, prefill.compute, prefill.memory)
             working += (1.0 - share) * operator_power_w(tdp, decode.compute, decode.memory)
-            each = busy * min(working, limit_w) + (1.0 - busy) * constant("power.idle") * tdp
-            total += (each * devices + hosts_w(where, devices)) * (where.pue.value if where.pue is not None else 1.0)
+            each = busy * min(working, limit_w) + max(0.0, there - busy) * constant("power.idle") * tdp
+            total += (each * devices + there * hosts_w(where, devices)) * (
+                where.pue.value if where.pue is not None else 1.0
+            )
     return total
 
 

@@ -18,6 +18,7 @@ from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment
+from ridgeline.predict.cold_start import fixed_fleet, with_cold_starts
 from ridgeline.predict.fleet import bands_of, fleet_power_w, fleet_usd_per_h, group_uses
 from ridgeline.predict.serving_known import held, mean_of
 from ridgeline.report.evidence import lowest
@@ -86,6 +87,7 @@ def simulate_serving(
 
     engines = build(where)
     tables = tables_of(engines, traffic)
+    operation, starts = with_cold_starts(operation, engines)
     way: dict[str, Any] = {
         "router": operation.router, "fleet_events": operation.fleet_events,
         "fronts": operation.fronts,
@@ -96,6 +98,9 @@ def simulate_serving(
     drawn = sampling(found, traffic, alone, goal)
     mean = mean_of(engines, found, traffic)
     part_w = fleet_power_w(cluster, deployments, found, bands_of(engines, tables, mean))
+    fixed = None
+    if operation.fleet_events is not None and operation.fleet_events.autoscale is not None:
+        fixed = fixed_fleet(cluster, deployments, engines, tables, traffic, goal, way)
     groups = group_uses(cluster, deployments, found)
     found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
@@ -135,11 +140,14 @@ def simulate_serving(
         known=hangs.known,
         what_if=hangs.what_if,
         rungs=_rungs(engines),
-        assumed=tuple(dict.fromkeys((*assumed, *why, *_noted(deployments, engines), *assumed_facts(where, "bf16")))),
+        assumed=tuple(
+            dict.fromkeys((*assumed, *why, *starts, *_noted(deployments, engines), *assumed_facts(where, "bf16")))
+        ),
         seconds=time.perf_counter() - begun,
         shares=_shares(deployments, found, traffic),
         groups=groups,
         sessions=session_use(found, traffic),
+        fixed=fixed,
     )
 
 
@@ -218,6 +226,7 @@ def _whole(found: Replay, metrics: Metrics, parts: float) -> tuple[Replay, Metri
         **{name: round(getattr(found, name) * parts) for name in counts},
         series=found.series * parts,
         up_s=np.resize(found.up_s, size),
+        paid_s=np.resize(found.paid_s, size),
         busy_s=np.resize(found.busy_s, size),
     )
     return whole, replace(metrics, **more, output_tokens=round(metrics.output_tokens * parts))

@@ -16,7 +16,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
-from ridgeline.report.serving_groups import GroupUse, groups_table, sessions_blocks
+from ridgeline.report.serving_groups import FixedFleet, GroupUse, groups_table, sessions_blocks
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
@@ -79,6 +79,7 @@ class ServingReport(Printed):
     ] = ()  # by client where the queue is fair among them, by priority where that displaces
     groups: tuple[GroupUse, ...] = ()  # of a fleet on devices of unlike kinds
     sessions: SessionUse | None = None  # of turns that wait for each other
+    fixed: FixedFleet | None = None  # beside one that is scaled
 
     @property
     def devices(self) -> int:
@@ -173,6 +174,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     if report.objective.percentiles or report.objective.least_goodput_rps is not None:
         rows.append(("objective", _objective(report)))
     rows += _costs(report)
+    rows += [] if report.fixed is None else [("fixed fleet", report.fixed.told(report.usd_per_h))]
     rows.append(("limited by", limits(report)))
     rows += [("because", text) for text in because(report)]
     worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())

@@ -28,6 +28,31 @@ class GroupUse:
     usd_per_million_output_tokens: float | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class FixedFleet:
+    """A fleet that is never scaled, beside one that is: its instances, the share of requests that keep the objective
+    [1] and whether it holds, TTFT [s], its price, and the least that any fleet of its instances costs [USD/h]."""
+
+    instances: int
+    attained: float | None
+    kept: bool | None
+    ttft_p99_s: float
+    usd_per_h: float | None
+    bound_usd_per_h: float | None
+
+    def told(self, usd_per_h: float | None) -> str:
+        """In a line, beside the price of the fleet that is scaled [USD/h]."""
+        kept = "" if self.attained is None else f", {self.attained:.1%} keep to the objective"
+        text = f"all {self.instances} instances up: TTFT p99 {latency_text(self.ttft_p99_s)}{kept}"
+        if self.usd_per_h and usd_per_h is not None:
+            text += (
+                f", ${self.usd_per_h:.4g} an hour; scaled ${usd_per_h:.4g}, {1.0 - usd_per_h / self.usd_per_h:.0%} less"
+            )
+        if self.bound_usd_per_h is not None:
+            text += f"; no fleet of them below ${self.bound_usd_per_h:.4g} (closed form)"
+        return text
+
+
 def groups_table(groups: Sequence[GroupUse]) -> Table:
     """Groups, one a row."""
     rows = tuple(

@@ -84,6 +84,7 @@ def serving_as_dict(report: ServingReport) -> dict[str, Any]:
         **picked(metrics, "hit_share", "refused"),
         "groups": [vars(one) for one in report.groups],
         "shares": [_share(one) for one in report.shares],
+        "fixed": as_value(report.fixed),
         "sessions": as_value(report.sessions),
         **picked(found, "preemptions", "moves"),
         "adapter_loads": found.loads,

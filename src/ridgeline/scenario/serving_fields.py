@@ -153,11 +153,32 @@ def _named(value: object, names: Mapping[str, Callable[[object], Any]], example:
 
 def _autoscale(value: object) -> dict[str, Any]:
     load = number("1", 0.0, 1e6)
-    names = {"high": load, "low": load, "period": _seconds, "start": _seconds, "fewest": count(1)}
-    found = _named(value, names, "high=16,low=4,period=10s,start=60s,fewest=1")
+    names: dict[str, Callable[[object], Any]] = {
+        "high": load, "low": load, "period": _seconds, "start": _start, "fewest": count(1), "step": count(1),
+        "image": number("byte", 0.0, 1e13), "pull": number("byte/s", 1e3, 1e13), "load": number("byte/s", 1e3, 1e14),
+    }  # fmt: skip
+    found = _named(
+        value,
+        names,
+        "high=16,low=4,period=10s,start=60s or start=cold,fewest=1,step=1,image=10GB,pull=0.5GB/s,load=2GB/s",
+    )
+    cold = {"image", "pull", "load"} & found.keys()
+    if cold and found.get("start", 0.0) is not None:
+        raise ValueError(f"{shown(value)} says {sorted(cold)[0]} of a cold start, but not start=cold; say both")
     if not {"high", "low"} <= found.keys():
         raise ValueError(f"{shown(value)} leaves out the load at which instances start or stop; write high=16,low=4")
-    return {f"{name}_s" if name in ("period", "start") else name: amount for name, amount in found.items()}
+    return {_OF_SCALING.get(name, name): amount for name, amount in found.items()}
+
+
+_OF_SCALING = {
+    "period": "period_s", "start": "start_s", "image": "image_bytes", "pull": "pull_bytes_per_s",
+    "load": "load_bytes_per_s",
+}  # fmt: skip
+
+
+def _start(value: object) -> float | None:
+    """A time [s]; None of a cold start."""
+    return None if str(value).strip().casefold() == "cold" else _seconds(value)
 
 
 def _failures(value: object) -> dict[str, Any]:

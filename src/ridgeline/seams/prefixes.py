@@ -29,7 +29,9 @@ class KVRetention(ServingTechnique):
     def applies(self, setting: Setting) -> str:
         """Traffic without turns that wait for each other."""
         said, traffic = super().applies(setting), setting.traffic
-        return said or ("" if traffic is None or traffic.waiting else "is about sessions, of which the traffic has none")
+        return said or (
+            "" if traffic is None or traffic.waiting else "is about sessions, of which the traffic has none"
+        )
 
     def unfit(self, instance: Instance) -> str:
         """Engines that find no prefix again."""

@@ -50,19 +50,29 @@ def change(clock: Clock, now_s: float) -> None:
         one = clock.instances[index]
         if one.starts_s <= now_s:
             one.starts_s, one.up, one.up_since_s = math.inf, 1, now_s
+            if one.paid_since_s < 0.0:
+                one.paid_since_s = now_s
             one.fails_s = now_s + _gap(clock, index, 2 * one.failures)
             one.dirty = 1
         elif one.up and one.fails_s <= now_s:
             one.up, one.failing, one.dirty = 0, 1, 1
             one.up_s += now_s - one.up_since_s
+            one.paid_s += now_s - one.paid_since_s
+            one.paid_since_s = -1.0
             one.starts_s = now_s + _gap(clock, index, 2 * one.failures + 1)
             one.fails_s = math.inf
             one.failures += 1
             clock.system.failures += 1
     if clock.system.period_s > 0.0 and clock.system.look_s <= now_s:
         clock.system.look_s = now_s + clock.system.period_s
+        for index in range(clock.instances.size):
+            one = clock.instances[index]
+            if not one.up and one.starts_s == math.inf and one.load == 0 and one.paid_since_s >= 0.0:  # it is drained
+                one.paid_s += now_s - one.paid_since_s
+                one.paid_since_s = -1.0
         for pool in range(1, 3):  # of requests that arrive, and of those that another pool sends on
-            _scale(clock, pool, now_s)
+            for _ in range(clock.system.scale_step):
+                _scale(clock, pool, now_s)
 
 
 @clocked
@@ -88,6 +98,8 @@ def _scale(clock: Clock, pool: int, now_s: float) -> None:
     wanted = load / max(ready, 1)
     if wanted > clock.system.high and ready < clock.system.most and first_down != NOBODY:
         clock.instances[first_down].starts_s = now_s + clock.system.start_s
+        if clock.instances[first_down].paid_since_s < 0.0:
+            clock.instances[first_down].paid_since_s = now_s
         clock.system.starts += 1
     elif wanted < clock.system.low and working > clock.system.fewest and last_up != NOBODY:
         clock.instances[last_up].up = 0  # it takes no more, and ends what it has

@@ -294,9 +294,7 @@ def run(
         made_s = masks_s(rule, running)
         floor = max(least_s, made_s if rule.masks_beside else 0.0)
         if rule.overlapped:
-            floor = max(
-                floor, rule.step_host_s + rule.seq_host_s * running - (0.0 if rule.masks_beside else made_s)
-            )
+            floor = max(floor, rule.step_host_s + rule.seq_host_s * running - (0.0 if rule.masks_beside else made_s))
         if count > 1 and (here > floor) != (there > floor):  # the floor lies between: such steps are taken one by one
             count, there = 1, here
         first = hosted(rule, max(here, least_s), running)

@@ -16,17 +16,23 @@ _FAILURES = 64  # of one instance at most
 @dataclass(frozen=True, kw_only=True)
 class Autoscale:
     """Instances by load: every `period_s` [s] one is started when those up have more than `high` requests each, one
-    stopped below `low`; starting takes `start_s` [s]. `fewest` are always up, the deployment's instances at most. Of
-    pools each is scaled by its own load, and keeps its own fewest."""
+    stopped below `low`, up to `step` at once; starting takes `start_s` [s], None: a cold start's (`cold_start`).
+    `fewest` are always up, the deployment's instances at most. Of pools each is scaled by its own load, and keeps its
+    own fewest. Cold starts pull `image_bytes` [byte] at `pull_bytes_per_s` and read weights at `load_bytes_per_s`
+    [byte/s], 0: as fast as the engine's loader does."""
 
     period_s: float = 10.0
     high: float
     low: float
-    start_s: float = 60.0
+    start_s: float | None = 60.0
     fewest: int = 1
+    step: int = 1
+    image_bytes: float = 10e9
+    pull_bytes_per_s: float = 0.5e9
+    load_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.period_s > 0 and 0 <= self.low < self.high and self.start_s >= 0 and self.fewest >= 1):
+        if not (self.period_s > 0 and 0 <= self.low < self.high and (self.start_s or 0.0) >= 0 and self.fewest >= 1):
             raise PlanError(
                 f"autoscale: period {self.period_s} s, low {self.low}, high {self.high}, start {self.start_s} s, fewest"
                 f" {self.fewest}; needs period > 0, 0 <= low < high, start >= 0 and fewest >= 1"
@@ -81,7 +87,11 @@ def scale(system: Records, instances: Records, auto: Autoscale | None) -> None:
     if auto is None:
         return
     system["period_s"] = system["look_s"] = auto.period_s
+    if auto.start_s is None:
+        raise PlanError("autoscale: how long a start takes hangs on the engine; say start=60s, or ask predict")
     system["high"], system["low"], system["start_s"] = auto.high, auto.low, auto.start_s
+    system["scale_step"] = auto.step
     system["fewest"], system["most"] = auto.fewest, len(instances)
     for pool in np.unique(instances["takes"]):
-        instances["up"][np.flatnonzero(instances["takes"] == pool)[auto.fewest :]] = 0
+        asleep = np.flatnonzero(instances["takes"] == pool)[auto.fewest :]
+        instances["up"][asleep], instances["paid_since_s"][asleep] = 0, -1.0

@@ -27,6 +27,7 @@ from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import Overlap, side_by_side
 from ridgeline.serving.objective import Objective, Percentile
 from ridgeline.serving.replay import Replay
+from ridgeline.serving.rule import masks_told_s
 from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -231,15 +232,6 @@ def decode_parts(one: Engine, tables: StepTables, sequences: float, context: flo
     found = {name: float(part.mid) for name, part in _decode(one, tables, sequences, context).items()}
     masks_s = masks_told_s(of(one.deployment, StructuredOutput).numbers(one, 0), sequences, sum(found.values()))
     return {**found, "host": _host_s(one, sequences), **({"masks": masks_s} if masks_s > 0.0 else {})}
-
-
-def masks_told_s(rule: Mapping[str, float], sequences: float, device_s: float) -> float:
-    """What the masks of structured output add to an iteration of the device [s], by the numbers of a rule."""
-    if not rule:
-        return 0.0
-    threads = max(rule["mask_threads"], 1.0) if sequences > rule["mask_above"] else 1.0
-    made_s = rule["mask_s"] * sequences / threads
-    return max(0.0, made_s - device_s) if rule["masks_beside"] else made_s
 
 
 def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:

@@ -74,6 +74,7 @@ class Replay:
     failures: int
     starts: int
     up_s: Array
+    paid_s: Array
     stopped: bool
     loads: int
     loans: int
@@ -352,6 +353,8 @@ def _result(clock: Clock, span_s: float) -> Replay:
         failures=int(counted["failures"]),
         starts=int(counted["starts"]),
         up_s=instances["up_s"] + np.where(instances["up"] > 0, span_s - instances["up_since_s"], 0.0),
+        paid_s=instances["paid_s"]
+        + np.where(instances["paid_since_s"] >= 0.0, span_s - instances["paid_since_s"], 0.0),
         stopped=bool(counted["stopped"]),
         loads=int(counted["loads"]),
         loans=int(counted["loans"]),

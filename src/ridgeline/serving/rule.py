@@ -268,3 +268,12 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
     if decode is not None:
         found["nano_decode"] = np.broadcast_to(decode.mid, decode_shape)
     return found
+
+
+def masks_told_s(rule: Mapping[str, float], sequences: float, device_s: float) -> float:
+    """What the masks of structured output add to an iteration of the device [s], by the numbers of a rule."""
+    if not rule:
+        return 0.0
+    threads = max(rule["mask_threads"], 1.0) if sequences > rule["mask_above"] else 1.0
+    made_s = rule["mask_s"] * sequences / threads
+    return max(0.0, made_s - device_s) if rule["masks_beside"] else made_s

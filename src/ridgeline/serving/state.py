@@ -150,13 +150,13 @@ INSTANCE = _dtype(
     "kind first_rank at dirty steps up gives takes load iterations stalled failing failures lane peer epoch looked"
     " prompted chained",
     "next_s begun_s busy_s stalled_s starts_s fails_s up_since_s up_s share asks since_s last_arrival_s looked_s"
-    " guests formed_s",
+    " guests formed_s paid_s paid_since_s",
 )
 """One instance of the engine: what it is `at` and until `next_s`, for how many `steps`; `dirty` by an event.
 
 `gives` 1: it sends requests on after their first token; `takes` 1 those that arrive, 2 those sent on; `load` requests
 that have not ended; `up` takes requests, from `starts_s` on where it is not yet, until `fails_s`; `failing` it gives
-back its requests after the step that runs; `up_s` it has been up; `stalled_s` that `stalled` decoding sequences have
+back its requests after the step that runs; `up_s` it has been up; `paid_s` [s] it has been paid, and since `paid_since_s` (-1: it is not); `stalled_s` that `stalled` decoding sequences have
 waited for prompts since their last token. A split instance is two entries with one rank, each other's `peer`: the
 `lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
 memory's rate that prompts ask for while they run, in the lane of answers as its run takes it; busy `since_s`. In what
@@ -170,7 +170,7 @@ COMING = _dtype("number request", "at_s")
 
 
 SYSTEM = _dtype(
-    "concurrency by_priority by_prefix long_tokens awaited numbered unstarted fewest most"
+    "concurrency by_priority by_prefix long_tokens awaited numbered unstarted fewest most scale_step"
     " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans"
     " merges",
     "series_s period_s high low start_s look_s prefill_s decode_s sequence_s context_s",
@@ -181,7 +181,7 @@ At most `concurrency` requests in flight (0: any number), of which `unstarted` i
 whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; prompts of
 `long_tokens` or more are long to the router (0: to none); `awaited` entries of `coming`, and the
 `numbered` next of them; a stretch of the series takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at
-`look_s`, by the `high` and `low` load of an instance, `start_s` to start one, `fewest` and `most` of them. Counts, then
+`look_s`, by the `high` and `low` load of an instance, `start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then
 sums [s]: of iterations with prompts and without, and of the latter's times weighted with sequences and with tokens of
 context.
 """

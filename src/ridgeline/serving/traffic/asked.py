@@ -125,7 +125,9 @@ def _sessions(words: Mapping[str, Any], prompt: LengthLaw, output: LengthLaw, se
     users, turns = words.get("concurrency"), _any_law(words["turns"])
     kind = words.get("arrivals", "poisson")
     if users is not None and ({"rate", "duration", "cv"} & words.keys() or kind not in ("poisson", "closed")):
-        raise WorkloadError("concurrency of sessions is said beside a law of arrivals; a user begins when one has ended")
+        raise WorkloadError(
+            "concurrency of sessions is said beside a law of arrivals; a user begins when one has ended"
+        )
     if users is None and kind == "closed":
         raise WorkloadError("a closed loop needs users; give --concurrency")
     times = _times(kind, words, seed) if users is None else np.zeros(words.get("requests", max(4 * users, 50)))

@@ -21,7 +21,9 @@ class HostTier(PrefixTier):
 
     key: ClassVar[str] = "kv-host-tier"
     source: ClassVar[tuple[str, ...]] = ("sglang-hicache",)
-    ratio: float = param(2.0, "1", "room in host memory over that of the device's cache; 2 when absent", low=0.01, high=1e4)
+    ratio: float = param(
+        2.0, "1", "room in host memory over that of the device's cache; 2 when absent", low=0.01, high=1e4
+    )
 
     def numbers(self, instance: Instance, stride: int) -> Mapping[str, float]:
         """Blocks of one rank on the host, and that copies run beside iterations."""

@@ -45,7 +45,11 @@ class Grammar(StructuredOutput):
     def refusal(self, deployment: Deployment) -> str:
         """Forced tokens beside drafts."""
         drafts = of(deployment, Speculation).applied
-        return "appends forced tokens, which are not modelled beside drafts; leave one out" if self.forced and drafts else ""
+        return (
+            "appends forced tokens, which are not modelled beside drafts; leave one out"
+            if self.forced and drafts
+            else ""
+        )
 
     def _time(self, instance: Instance, what: str) -> float:
         from ridgeline.facts.mechanisms import constant
