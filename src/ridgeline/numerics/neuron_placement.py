@@ -47,8 +47,8 @@ class NeuronPlacement(ArrayAlgorithm):
     Batches of 64 neurons of every layer, most used first; the device has room for a `share` of all, and a layer has
     none there or at least `least` of its batches, from which sums over the link are worth it. Measured: uses that meet
     the device by the program, by the same share of every layer, and by the most used batches of all layers, both
-    without those of layers that have too few. Uses of a layer's neurons are drawn: a `hot` part of them makes up 80 % of its
-    uses on average, and more or less by layer (`uneven`). Checked: against every choice of small layers.
+    without those of layers that have too few. Uses of a layer's neurons are drawn: a `hot` part of them makes up 80 %
+    of its uses on average, and more or less by layer (`uneven`). Checked: against every choice of small layers.
     """
 
     key: ClassVar[str] = "neuron-placement"
