@@ -53,14 +53,12 @@ _ENDS = re.compile(r"(.*?[0-9a-z])\s*-\s*([0-9.].*)")
 
 def _lognormal(value: object, mean: Callable[[object], float]) -> Any:
     """The lognormal law that a text describes; None of any other."""
-    from ridgeline.serving.traffic.sessions import Spans
-
     found = _DRAWN.fullmatch(str(value).strip().casefold())
     if found is None:
         if str(value).strip().casefold().startswith("lognormal"):
             raise ValueError(f"{shown(value)} is no law; write lognormal(mean=12,cv=0.8)")
         return None
-    return Spans(mean=mean(found[1].strip()), cv=number("1", 0.0, 20.0, ends=True)(found[2].strip()))
+    return {"mean": mean(found[1].strip()), "cv": number("1", 0.0, 20.0, ends=True)(found[2].strip())}
 
 
 def _law(value: object) -> Any:
@@ -70,8 +68,6 @@ def _law(value: object) -> Any:
 
 def _spans(value: object) -> Any:
     """A time, two between which it is drawn, or a lognormal law."""
-    from ridgeline.serving.traffic.sessions import Spans
-
     law = _lognormal(value, number("s", 1e-9, 1e8))
     if law is not None:
         return law
@@ -79,7 +75,7 @@ def _spans(value: object) -> Any:
     low, high = (_seconds(part) for part in (ends.groups() if ends else (value, value)))
     if low > high:
         raise ValueError(f"{shown(value)} ends before it begins")
-    return Spans(low=low, high=high)
+    return {"low": low, "high": high}
 
 
 def _objective(value: object) -> dict[str, Any]:
@@ -221,7 +217,8 @@ def _seconds(value: object) -> float:
 
 
 _KINDS = {
-    "text": own(_text), "seconds": own(_seconds), "lengths": own(_lengths), "law": own(_law), "spans": own(_spans), "objective": own(_objective),
+    "text": own(_text), "seconds": own(_seconds), "lengths": own(_lengths),
+    "law": own(_law), "spans": own(_spans), "objective": own(_objective),
     "pool": own(_pool), "fleet": own(_fleet), "autoscale": own(_autoscale), "failures": own(_failures),
     "tree": own(_tree), "acceptance": own(_acceptance), "backend": one_of(expert_backends()),
     "router": lambda name, _, told: next(one for one in word_fields() if one.name == name),

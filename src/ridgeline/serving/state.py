@@ -54,46 +54,44 @@ RULE = _dtype(
 )
 """What one kind of instance does, in numbers.
 
-`receive_steps` iterations after which prompts are taken: who has come by a look (`holds` 0), all at once when each rank
-has one (1) or when they fill `enough` tokens of an iteration (2), so many iterations at the latest; `capacity` [block]
-of one rank's cache, `kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`; `reserve` [1]
-share of the output that admission sets blocks aside for; `swaps` preempted caches to the host and back at
-`swap_token_s`, `beside` what runs or after it, else they are computed again; whoever waits and is more urgent
+`receive_steps` iterations after which prompts are taken: who has come by a look (`holds` 0), all at once when each
+rank has one (1) or when they fill `enough` tokens of an iteration (2), so many iterations at the latest; `capacity`
+[block] of one rank's cache, `kept_free` by admission; every `period` [step] a sequence takes `growth_blocks`;
+`reserve` [1] share of the output that admission sets blocks aside for; `swaps` preempted caches to the host and back
+at `swap_token_s`, `beside` what runs or after it, else they are computed again; whoever waits and is more urgent
 `displaces` who runs; the queue is `fair` among clients, or in the order of a hook (`shortest`), of `patience`
-[token/s];
-`prefix_tokens` of a prefix block, 0: prompts share nothing; at most `host_blocks` of those that give way
-lie in host memory, and come back at `swap_token_s`; `move_token_s` and `move_start_s` [s] from a prefill to a
-decode instance, and whether who is on the way `moving_holds` a place; of its attention ranks a pool's request
-`draws_rank`, or takes the least loaded, and one that takes caches in `stands` meanwhile. `eager_s` [s] launching an
-iteration kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device or not; each
-iteration is prepared `ahead`, while the one before it runs, of those who are there when that begins, and where
-`late_results` are looked at once the next one is launched so are first tokens; iterations with prompts of up to
-`prefill_graphs` tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of
-one iteration; a prompt's next chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts
-of `part_tokens` (0: none) of a batch that is one for all stages follow each other; where they are `padded`, prompts of
-an iteration are all as long as the longest. Iterations of `nano_tokens` or more
+[token/s]; `prefix_tokens` of a prefix block, 0: prompts share nothing; at most `host_blocks` of those that give way
+lie in host memory, and come back at `swap_token_s`; `move_token_s` and `move_start_s` [s] from a prefill to a decode
+instance, and whether who is on the way `moving_holds` a place; of its attention ranks a pool's request `draws_rank`,
+or takes the least loaded, and one that takes caches in `stands` meanwhile. `eager_s` [s] launching an iteration
+kernel by kernel, `step_host_s` and `seq_host_s` [s] of the host, `overlapped` with the device or not; each iteration
+is prepared `ahead`, while the one before it runs, of those who are there when that begins, and where `late_results`
+are looked at once the next one is launched so are first tokens; iterations with prompts of up to `prefill_graphs`
+tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration;
+a prompt's next chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of
+`part_tokens` (0: none) of a batch that is one for all stages follow each other. Iterations of `nano_tokens` or more
 (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and
 `link_sms` of the multiprocessors; one's own kernels are the share `chain` of all, after `chain_step_s` and
 `chain_seq_s` [s] of a host of its own; attention of decoding sequences takes `attention_memory` of its time of what
-serves memory, `attention_link` of the link; `exposed_s` [s] of the host is beside neither. An iteration of a number of
-tokens with prompts that its rank never had before takes `build_s` [s] more, in which kernels are compiled for it. A
-device may be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen when
-an iteration of them begins); with a `split_slack` [1] one side is favoured while the other takes at most so many times
-as long: decode steps where the cache is filled to `split_fill`, else prompts. Where experts have devices of their own
-an iteration is `micro_batches` (0: experts do not) that go back and forth in each of `expert_layers`. Every `redraws`
-iterations (0: never) each request draws one of `levels` priorities. Of adapters at most `slots` are held (0: all of
-them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and `fetched` 0: all),
-where `early` after each of its chunks; `fetched` of the others come from host memory in each step, `fetch_s` [s] each,
-`store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds `held_share` of a prompt
-besides and reads `read_share`; of a cache that is streamed each step takes `streamed_share` from there. Making the masks of structured output takes the host
-`mask_s` [s] a sequence, with more than `mask_above` of them in `mask_threads` threads, `masks_beside` the device or
-after it. A step verifies
-`drafted` further tokens a sequence, gains `gained`, and drafting adds `draft_share` of it, and `draft_prompt` of what
-prompts add to an iteration. A request that does not fit `borrows` room of other instances, which give a share
-`lend_share` of what is free, up to `owe` [block] of a rank at once; moving a token's cache there takes `lend_token_s`,
-a step of those who borrow waits `ask_start_s` and `ask_s` [s] each for queries and sums, and a token is read there in
-`far_token_s`; every `rearranges` iterations (0: never) caches of who decodes may move there too. Prompts with `elastic`
-tokens or more to compute (0: none) are computed by all who are free together, whose parts of the cache go round in
+serves memory, `attention_link` of the link; `exposed_s` [s] of the host is beside neither. An iteration of a number
+of tokens with prompts that its rank never had before takes `build_s` [s] more, in which kernels are compiled for it.
+A device may be `split` between prompts and decode steps, `split_share` of its multiprocessors for prompts (0: chosen
+when an iteration of them begins); with a `split_slack` [1] one side is favoured while the other takes at most so many
+times as long: decode steps where the cache is filled to `split_fill`, else prompts. Where experts have devices of
+their own an iteration is `micro_batches` (0: experts do not) that go back and forth in each of `expert_layers`. Every
+`redraws` iterations (0: never) each request draws one of `levels` priorities. Of adapters at most `slots` are held
+(0: all of them), and loading one takes `load_s` [s]. When a prompt is done `kept` tokens of its cache stay (and
+`fetched` 0: all), where `early` after each of its chunks; `fetched` of the others come from host memory in each step,
+`fetch_s` [s] each, `store_s` on the way out, at most `host_tokens` of a rank there (0: none are); the device holds
+`held_share` of a prompt besides and reads `read_share`; of a cache that is streamed each step takes `streamed_share`
+from there. Making the masks of structured output takes the host `mask_s` [s] a sequence, with more than `mask_above`
+of them in `mask_threads` threads, `masks_beside` the device or after it. A step verifies `drafted` further tokens a
+sequence, gains `gained`, and drafting adds `draft_share` of it, and `draft_prompt` of what prompts add to an
+iteration. A request that does not fit `borrows` room of other instances, which give a share `lend_share` of what is
+free, up to `owe` [block] of a rank at once; moving a token's cache there takes `lend_token_s`, a step of those who
+borrow waits `ask_start_s` and `ask_s` [s] each for queries and sums, and a token is read there in `far_token_s`;
+every `rearranges` iterations (0: never) caches of who decodes may move there too. Prompts with `elastic` tokens or
+more to compute (0: none) are computed by all who are free together, whose parts of the cache go round in
 `ring_start_s` [s] each and `move_token_s` a token.
 
 Last, where in `clock.Times` each of the kind's tables [s] begins, by T tokens of an iteration on one rank, N sequences,
@@ -114,14 +112,15 @@ REQUEST = _dtype(
 """What was asked, and what became of it.
 
 `first_child`, `next_child` requests that wait for it to end; `front_s` from the person to the scheduler; `came_s`,
-`first_s`, `end_s` entering, first and last token; `needed` tokens whose cache must exist before it decodes and `ready`
-those whose does; `made` tokens generated; `since` the rank's step at which it began to decode with `length` tokens of
-cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens found in the
-cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which `client`, whose
-counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`; `hosted` tokens of it in
-host memory; a step read `reads` tokens of its prompt and fetched `fetches`; of one that borrows `own` blocks are at its
-instance and `lent` ones elsewhere, the largest `part` of them at one rank; its first token was `passed` on late. It `follows` a turn (-1: none) and its session
-`goes_on`; when it has ended its prefix blocks may be `kept` for the next turn, between `kept_before` and `kept_after`.
+`first_s`, `end_s` entering, first and last token; `needed` tokens whose cache must exist before it decodes and
+`ready` those whose does; `made` tokens generated; `since` the rank's step at which it began to decode with `length`
+tokens of cache, `until` that at which it ends; `shared` prefix blocks that others may hold too; `hit` prompt tokens
+found in the cache; `reserved` blocks; `after` and `before` it in a queue or in the order of admission; of which
+`client`, whose counter its prompt was `charged` to; `unseen` by the scheduler so far; for which `adapter`; `hosted`
+tokens of it in host memory; a step read `reads` tokens of its prompt and fetched `fetches`; of one that borrows `own`
+blocks are at its instance and `lent` ones elsewhere, the largest `part` of them at one rank; its first token was
+`passed` on late. It `follows` a turn (-1: none) and its session `goes_on`; when it has ended its prefix blocks may be
+`kept` for the next turn, between `kept_before` and `kept_after`.
 """
 
 RANK = _dtype(
@@ -156,13 +155,14 @@ INSTANCE = _dtype(
 
 `gives` 1: it sends requests on after their first token; `takes` 1 those that arrive, 2 those sent on; `load` requests
 that have not ended; `up` takes requests, from `starts_s` on where it is not yet, until `fails_s`; `failing` it gives
-back its requests after the step that runs; `up_s` it has been up; `paid_s` [s] it has been paid, and since `paid_since_s` (-1: it is not); `stalled_s` that `stalled` decoding sequences have
-waited for prompts since their last token. A split instance is two entries with one rank, each other's `peer`: the
-`lane` of prompts, then that of answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of
-memory's rate that prompts ask for while they run, in the lane of answers as its run takes it; busy `since_s`. In what
-runs `guests` tokens of others are read. The last request came at `last_arrival_s`; its scheduler looked for prompts
-when it had done `looked` iterations (-1: none wait), at `looked_s`; whether the last iteration had any (`prompted`),
-and was made up (`formed_s`) while the one before it ran (`chained`). Priorities were drawn for its `epoch`.
+back its requests after the step that runs; `up_s` it has been up; `paid_s` [s] it has been paid, and since
+`paid_since_s` (-1: it is not); `stalled_s` that `stalled` decoding sequences have waited for prompts since their last
+token. A split instance is two entries with one rank, each other's `peer`: the `lane` of prompts, then that of
+answers; `share` of the multiprocessors in the iteration that runs, `asks` the share of memory's rate that prompts ask
+for while they run, in the lane of answers as its run takes it; busy `since_s`. In what runs `guests` tokens of others
+are read. The last request came at `last_arrival_s`; its scheduler looked for prompts when it had done `looked`
+iterations (-1: none wait), at `looked_s`; whether the last iteration had any (`prompted`), and was made up
+(`formed_s`) while the one before it ran (`chained`). Priorities were drawn for its `epoch`.
 """
 
 COMING = _dtype("number request", "at_s")
@@ -178,12 +178,11 @@ SYSTEM = _dtype(
 """What holds for all instances together, and what is counted while the clock runs.
 
 At most `concurrency` requests in flight (0: any number), of which `unstarted` is the first that has not started;
-whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; prompts of
-`long_tokens` or more are long to the router (0: to none); `awaited` entries of `coming`, and the
-`numbered` next of them; a stretch of the series takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at
-`look_s`, by the `high` and `low` load of an instance, `start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then
-sums [s]: of iterations with prompts and without, and of the latter's times weighted with sequences and with tokens of
-context.
+whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; prompts of `long_tokens` or more are long
+to the router (0: to none); `awaited` entries of `coming`, and the `numbered` next of them; a stretch of the series
+takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, by the `high` and `low` load of an
+instance, `start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then sums [s]: of
+iterations with prompts and without, and of the latter's times weighted with sequences and with tokens of context.
 """
 
 

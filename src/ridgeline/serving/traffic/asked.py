@@ -133,7 +133,7 @@ def _sessions(words: Mapping[str, Any], prompt: LengthLaw, output: LengthLaw, se
     times = _times(kind, words, seed) if users is None else np.zeros(words.get("requests", max(4 * users, 50)))
     law = Agents(
         turns=turns, prompt=prompt, output=output, tool=_any_law(words.get("tool_tokens", (_USUAL_TOOL,) * 2)),
-        waits=words.get("tool_time", Spans()), shared_tokens=words.get("shared_prompt", 0),
+        waits=Spans(**words.get("tool_time", {})), shared_tokens=words.get("shared_prompt", 0),
     )  # fmt: skip
     name = f"sessions, {users} at once" if users else f"sessions, {_named(kind, words)}"
     found = law.drawn(times, _streams(seed, 5), name)
@@ -143,7 +143,7 @@ def _sessions(words: Mapping[str, Any], prompt: LengthLaw, output: LengthLaw, se
 def _any_law(value: Any) -> LengthLaw:
     """A law of lengths: as it is, or of its two ends."""
     if not isinstance(value, tuple):
-        return LogNormal(mean=value.mean, cv=value.cv)
+        return LogNormal(**value)
     return Fixed(tokens=value[0]) if value[0] == value[1] else Uniform(low=value[0], high=value[1])
 
 

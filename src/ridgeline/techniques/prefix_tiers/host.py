@@ -13,10 +13,10 @@ from ridgeline.seams.technique import param
 
 @dataclass(frozen=True, kw_only=True)
 class HostTier(PrefixTier):
-    """Prefix blocks that give way on the device go to host memory, and come back over its link instead of being computed.
+    """Prefix blocks that give way on the device go to host memory and come back over its link, not computed again.
 
-    The host has room for `ratio` times the device's cache, as far as its memory reaches, and forgets the longest unused.
-    Copies out are free beside iterations; an iteration with blocks that come back takes no less than the link does.
+    The host has room for `ratio` times the device's cache, as far as its memory reaches, and forgets what was unused for
+    longest. Copies out are free beside iterations; an iteration with blocks that come back takes no less than the link does.
     """
 
     key: ClassVar[str] = "kv-host-tier"

@@ -37,7 +37,7 @@ class Grammar(StructuredOutput):
         None, "s", "time to compile a schema; that of MaskBench's schemas when absent", high=1e5
     )
     usual: str = param(
-        "median", "", "schemas and tokens that times are of: the median of MaskBench's, or their mean, which hard ones make",
+        "median", "", "whose times are taken: those of MaskBench's median, or its mean, which hard schemas make",
         choices=("median", "mean"),
     )  # fmt: skip
     forced: float = param(0.0, "1", "share of output tokens that jump-forward appends; 0 when absent", high=0.9)
@@ -84,7 +84,7 @@ class Grammar(StructuredOutput):
         draw = np.random.default_rng(0)
         schema = draw.integers(0, self.schemas, traffic.requests)
         schema[draw.random(traffic.requests) >= self.share] = -1
-        names, first, of_request = np.unique(schema, return_index=True, return_inverse=True)
+        _, first, of_request = np.unique(schema, return_index=True, return_inverse=True)
         begun = traffic.arrival_s[first][of_request]
         waits = np.maximum(0.0, begun + compile_s - traffic.arrival_s)
         alone = traffic.concurrency is not None or bool((traffic.after >= 0).any())
