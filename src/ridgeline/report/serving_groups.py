@@ -73,8 +73,8 @@ def sessions_blocks(found: SessionUse) -> list[Block]:
     unfinished = "" if found.done == found.sessions else f", {found.done:,} of which ended"
     told = (
         f"{found.sessions:,} sessions of {found.turns_mean:.3g} turns{unfinished}: {latency_text(found.time.p50)}"
-        f" median, {latency_text(found.time.p90)} p90, {latency_text(found.time.p99)} p99; {found.waits_share:.0%} of it"
-        f" in tools or thinking, {found.ttft_share:.0%} before first tokens, {found.decode_share:.0%} generating"
+        f" median, {latency_text(found.time.p90)} p90, {latency_text(found.time.p99)} p99; {found.waits_share:.0%} of"
+        f" it in tools or thinking, {found.ttft_share:.0%} before first tokens, {found.decode_share:.0%} generating"
     )
     rows = tuple(
         (

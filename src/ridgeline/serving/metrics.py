@@ -16,7 +16,6 @@ from ridgeline.seams.serving import (
     KVEviction,
     NanoBatches,
     Speculation,
-    StructuredOutput,
     instance_devices,
     of,
     overlapping,
@@ -230,7 +229,7 @@ class Band:
 def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
     """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
     found = {name: float(part.mid) for name, part in _decode(one, tables, sequences, context).items()}
-    masks_s = masks_told_s(of(one.deployment, StructuredOutput).numbers(one, 0), sequences, sum(found.values()))
+    masks_s = masks_told_s(one, sequences, sum(found.values()))
     return {**found, "host": _host_s(one, sequences), **({"masks": masks_s} if masks_s > 0.0 else {})}
 
 

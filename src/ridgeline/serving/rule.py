@@ -20,6 +20,7 @@ from ridgeline.seams.serving import (
     Preemption,
     RemoteKV,
     Speculation,
+    StructuredOutput,
     applied,
     instance_devices,
     of,
@@ -270,8 +271,9 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
     return found
 
 
-def masks_told_s(rule: Mapping[str, float], sequences: float, device_s: float) -> float:
-    """What the masks of structured output add to an iteration of the device [s], by the numbers of a rule."""
+def masks_told_s(one: Instance, sequences: float, device_s: float) -> float:
+    """What the masks of structured output add to an iteration of the device [s]."""
+    rule = of(one.deployment, StructuredOutput).numbers(one, 0)
     if not rule:
         return 0.0
     threads = max(rule["mask_threads"], 1.0) if sequences > rule["mask_above"] else 1.0

@@ -15,8 +15,9 @@ from ridgeline.seams.technique import param
 class HostTier(PrefixTier):
     """Prefix blocks that give way on the device go to host memory and come back over its link, not computed again.
 
-    The host has room for `ratio` times the device's cache, as far as its memory reaches, and forgets what was unused for
-    longest. Copies out are free beside iterations; an iteration with blocks that come back takes no less than the link does.
+    The host has room for `ratio` times the device's cache, as far as its memory reaches, and forgets what was unused
+    for longest. Copies out are free beside iterations; an iteration with blocks that come back takes no less than the
+    link does.
     """
 
     key: ClassVar[str] = "kv-host-tier"

@@ -1,0 +1,81 @@
+"""Fleets that are scaled: how long a cold start takes, and what a fleet that always stands would do and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.facts.records import Cluster
+from ridgeline.plan.deployment import Deployment
+from ridgeline.predict.fleet import fleet_usd_per_h, instance_usd_per_h
+from ridgeline.report.serving_groups import FixedFleet
+from ridgeline.seams.serving import own_devices
+from ridgeline.serving.bounds import least_work
+from ridgeline.serving.engine import Engine
+from ridgeline.serving.fleet_events import Autoscale, FleetEvents
+from ridgeline.serving.metrics import measure
+from ridgeline.serving.objective import Objective
+from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.step import StepTables
+from ridgeline.serving.traffic.traffic import Traffic
+from ridgeline.units import time_text
+
+if TYPE_CHECKING:
+    from ridgeline.predict.serving import Operation
+
+
+def cold_start(one: Engine, auto: Autoscale) -> dict[str, float]:
+    """What the start of an instance on a machine that holds nothing goes through, one after another [s].
+
+        image / pull rate + devices of a node * weights / storage rate + process + compiling + graphs * capture
+
+    Weights are read at the loader's rate, the storage's where that is slower, or a stated one, no faster than each
+    device's host link takes its own.
+    """
+    host, policy = one.machine.cluster.host, one.policy
+    weights = one.capacity.weights_bytes
+    here = min(own_devices(one.deployment), host.devices)
+    rate = auto.load_bytes_per_s or min(policy.loader_bytes_per_s, host.nvme_bytes_per_s)
+    return {
+        "image": auto.image_bytes / auto.pull_bytes_per_s,
+        "weights": max(weights * here / rate, weights / host.device_bytes_per_s),
+        "process": policy.start_s,
+        "compiling": policy.compile_s,
+        "graphs": len(one.graphs) * policy.capture_s,
+    }
+
+
+def with_cold_starts(operation: Operation, engines: Sequence[Engine]) -> tuple[Operation, tuple[str, ...]]:
+    """The operation with the time of a cold start where nobody says one, the slowest engine's, and what was taken."""
+    events = operation.fleet_events
+    if events is None or events.autoscale is None or events.autoscale.start_s is not None:
+        return operation, ()
+    auto = events.autoscale
+    parts = max((cold_start(one, auto) for one in engines), key=lambda each: sum(each.values()))
+    total = sum(parts.values())
+    told = ", ".join(f"{name} {time_text(seconds)}" for name, seconds in parts.items() if seconds > 0)
+    changed = replace(events, autoscale=replace(auto, start_s=total))
+    return replace(operation, fleet_events=changed), (f"a cold start takes {time_text(total)}: {told}",)
+
+
+def fixed_fleet(
+    cluster: Cluster, deployments: Sequence[Deployment], engines: Sequence[Engine], tables: Sequence[StepTables],
+    traffic: Traffic, goal: Objective, way: Mapping[str, Any],
+) -> FixedFleet:  # fmt: skip
+    """The same fleet with all instances up, and the least that any fleet of its instances is paid for."""
+    events: FleetEvents = way["fleet_events"]
+    found = replay_tables(engines, tables, traffic, **{**way, "fleet_events": replace(events, autoscale=None)})
+    metrics = measure(found, traffic, goal)
+    works = [(instance_usd_per_h(cluster, one.deployment), least_work(one, table, traffic))
+             for one, table in zip(engines, tables, strict=True)]  # fmt: skip
+    bound = None
+    if all(price is not None and work is not None for price, work in works):
+        least = sum(
+            min(float(price or 0.0) * getattr(work, side) for price, work in works) for side in ("prompt_s", "output_s")
+        )
+        bound = least * traffic.requests / found.span_s if found.span_s else None
+    return FixedFleet(
+        instances=sum(one.instances for one in deployments), attained=metrics.attained, kept=metrics.kept,
+        ttft_p99_s=metrics.ttft.p99, usd_per_h=fleet_usd_per_h(cluster, deployments, found), bound_usd_per_h=bound,
+    )  # fmt: skip
