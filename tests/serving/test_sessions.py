@@ -32,7 +32,7 @@ def until_the_next(clock: Clock, rule: Record, rank: int, request: int) -> float
 
 
 def two_turns(tool_s: float) -> Traffic:
-    """A session of prompts of 128 and 256 tokens that write 64 each; another prompt of 128 comes meanwhile, at 0.5 s."""
+    """A session of prompts of 128 and 256 tokens that write 64 each; another prompt comes meanwhile, at 0.5 s."""
     asked = traffic(
         [0.0, 0.0, 0.5], [128, 256, 128], [64, 64, 1], session=np.array([0, 0, -1]), after=np.array([-1, 0, -1]),
         think_s=np.array([0.0, tool_s, 0.0]),
@@ -59,13 +59,12 @@ def test_a_stranger_takes_the_cache_that_nobody_keeps(replayed: Replays) -> None
     assert run(replayed, 5.0, capacity=12).hit_tokens[1] == 0  # 192 tokens: one of the blocks of the session went
 
 
-def test_who_is_kept_makes_others_wait(replayed: Replays) -> None:
-    """192 tokens of room, 128 of which are kept from the first turn's end on: the stranger waits until they are free."""
+def test_a_kept_cache_never_stops_a_rank_that_idles(replayed: Replays) -> None:
+    """192 tokens of room, 128 of which are kept from the first turn's end on: they are given up as nobody runs."""
     base = {"capacity": 12, "max_seqs": 1}
     loose = run(replayed, 5.0, **base)
     second = run(replayed, 5.0, **base, hooks={"keeps": for_a_second})
     assert second.came_s[2] == loose.came_s[2]
-    # nobody runs beside what is kept, so that room is made at once: a kept cache never stops a rank for ever
     assert second.first_s[2] == pytest.approx(loose.first_s[2])
 
 
@@ -117,8 +116,10 @@ def test_prompts_grow_by_outputs_and_answers_of_tools() -> None:
     size, start = asked.prefix_block_tokens, asked.prefix_start
     lists = [asked.prefix_blocks[start[i] : start[i + 1]].tolist() for i in range(6)]
     assert [len(one) for one in lists] == [184 // size, 234 // size, 284 // size] * 2
-    assert lists[2][: len(lists[1])] == lists[1] and lists[1][: len(lists[0])] == lists[0]
-    assert lists[3][:1] == lists[0][:1] and lists[3][1:] != lists[0][1:]  # 64 tokens are shared by all
+    assert lists[2][: len(lists[1])] == lists[1]
+    assert lists[1][: len(lists[0])] == lists[0]
+    assert lists[3][:1] == lists[0][:1]  # 64 tokens are shared by all
+    assert lists[3][1:] != lists[0][1:]
 
 
 def test_users_begin_the_next_session_when_one_has_ended() -> None:

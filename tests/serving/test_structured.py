@@ -1,4 +1,4 @@
-"""Structured output by hand: schemas compiled once, masks beside the device or before it, forced tokens; cold starts."""
+"""Structured output by hand: schemas compiled once, masks, forced tokens; and cold starts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_masks_take_longer_than_the_device_or_are_shared_among_threads(replayed:
 
 
 def test_a_schema_is_compiled_for_those_who_come_first() -> None:
-    """The first waits 2 s, who comes a second later one, and who comes at 5 s none; in a closed loop the first alone."""
+    """The first waits 2 s, who comes a second later one, who comes at 5 s none; in closed loops the first alone."""
     one = listed("structured-output(compiling=2)")
     asked = SimpleNamespace(arrival_s=np.array([0.0, 1.0, 5.0]), requests=3, concurrency=None, after=np.full(3, -1))
     assert one.front_seconds(served(""), asked).tolist() == [2.0, 1.0, 0.0]  # type: ignore[attr-defined]
