@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeline.facts.cpus import Cpu, cpu_constant
 from ridgeline.lower.work import Number
 
-Array = NDArray[np.float64]
 _DOT = 4.0  # products of 8 bits for one of 32 where an instruction sums four of them
 _WIDE_MATRIX = 8.0  # AMX does eight times the operations of AVX-512 in a cycle (units of data/cpus.tsv)
 
@@ -69,7 +67,7 @@ class Processors:
 
     @property
     def core_bytes_per_s(self) -> float:
-        """What the line buffers of one core keep in flight, at least twice its share of its socket's memory [byte/s]."""
+        """What line buffers of one core keep in flight, at least twice its share of the memory [byte/s]."""
         fair = self.memory_bytes_per_s / self.sockets / max(self.cpu.cores / 2.0, 1.0)
         return max(cpu_constant("core.bytes_per_s"), fair)
 
@@ -121,31 +119,22 @@ def copy_s(host: Processors, size_bytes: Number) -> Number:
     return (2.0 + 1.0 / host.sockets) * size_bytes * host.sockets / replace(host, numa_aware=True).stream_bytes_per_s
 
 
-def pageable_bytes_per_s(link_bytes_per_s: float, *, new_pages: bool = False) -> float:
+def pageable_bytes_per_s(link_bytes_per_s: float, host: Processors | None = None, *, new_pages: bool = False) -> float:
     """A copy over a host link from or to memory that is not pinned [byte/s]: 1 / (1 / link + 1 / core).
 
-    A core stages it. With `new_pages` the memory was just allocated, and each page is mapped when it is first written.
+    A core stages it, one of `host` where that is known. With `new_pages` the memory was just allocated, and each page is mapped when it is first written.
     Source: 5 to 6 GB/s where pinned copies reach 11 to 12 over PCIe 3.0, rapidsai/dask-cuda pull request 98.
     """
     fault = 1.0 / cpu_constant("page.bytes_per_s") if new_pages else 0.0
-    return 1.0 / (1.0 / link_bytes_per_s + 1.0 / cpu_constant("core.bytes_per_s") + fault)
+    core = cpu_constant("core.bytes_per_s") if host is None else host.core_bytes_per_s
+    return 1.0 / (1.0 / link_bytes_per_s + 1.0 / core + fault)
 
 
-def popularity(experts: int, skew: float) -> Array:
-    """Share of uses of each expert, the most used first [1]: rank^-skew over its sum."""
-    weights = np.arange(1, experts + 1, dtype=float) ** -skew
-    return np.asarray(weights / weights.sum())
-
-
-def experts_touched(experts: Number, top_k: Number, tokens: Number, skew: float = 0.0) -> Number:
+def experts_touched(experts: Number, top_k: Number, tokens: Number) -> Number:
     """Expected number of distinct experts that T tokens take, each k of E at random [1].
 
-    E (1 - (1 - k / E)^T), or sum over experts of 1 - (1 - k p)^T where their popularity p falls as rank^-skew.
+    E (1 - (1 - k / E)^T)
     """
-    if skew:
-        taken = np.minimum(top_k * popularity(int(experts), skew), 1.0)
-        unused = (1.0 - taken) ** np.expand_dims(tokens, -1)
-        return np.maximum(np.minimum(top_k, experts), (1.0 - unused).sum(axis=-1))
     return experts * (1.0 - (1.0 - np.minimum(top_k / experts, 1.0)) ** tokens)
 
 

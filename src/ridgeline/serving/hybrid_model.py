@@ -31,7 +31,6 @@ from ridgeline.serving.hybrid_placement import Habits, HostPlacement, OffloadMet
 from ridgeline.serving.two_sides import expert_params as expert_params
 from ridgeline.units import bytes_text
 
-_REPLAYED = "TensorRT-LLM"  # its kernels were measured without the host; starts of others hold launches of Python
 _ANY_BYTES = 16e9  # assumed, of a device that is not there: engines choose batches by it, one loop does not
 
 
@@ -60,7 +59,7 @@ class Hybrid:
         self.device_served = _taking(serve(model, deployment), top_k)
         self.whole = _taking(serve(model, replace(deployment, tp=1, pp=1, dp=1, ep=1)), top_k)
         wide = replace(deployment, weights="bf16") if habits.widened_bytes else deployment
-        self.prices = None if machine is None else ServedPrices(machine, formats_of(wide), engine=_REPLAYED)
+        self.prices = None if machine is None else ServedPrices(machine, formats_of(wide), engine=habits.kernels)
         self.devices = 0 if machine is None else instance_devices(deployment)
         spread = habits.numa == "spread"
         self.host = None if host is None else replace(host, numa_aware=self._local(host), spread=spread)
@@ -222,15 +221,16 @@ class Hybrid:
         waits = 0.0 if policy.overlapped_host else policy.step_host_s
         return waits + policy.exposed_host_s + (policy.group_host_s if self.devices > 1 else 0.0)
 
-    def touched(self, piece: Experts, tokens: NDArray[np.float64], *, prompt: bool) -> NDArray[np.float64]:
-        """Distinct experts of a layer that an iteration takes [1]; a prompt takes those of its subject."""
-        return np.asarray(experts_touched(piece.count, piece.top_k, tokens, self.prompt_skew if prompt else 0.0))
+    @property
+    def told_by_host(self) -> tuple[str, ...]:
+        """Sides of an iteration that wait for the processors: their own, and the link where a core stages copies."""
+        return ("host",) if self.habits.pinned else ("host", "link")
 
-    @cached_property
-    def prompt_skew(self) -> float:
-        """Power by which the popularity of experts within one prompt falls with their rank [1]."""
-        known = reading("prompt_experts_skew", model=self.model.name)
-        return 0.0 if known is None else known.number
+    def touched(self, piece: Experts, tokens: NDArray[np.float64], *, prompt: bool) -> NDArray[np.float64]:
+        """Distinct experts of a layer that an iteration takes [1], a prompt of those that one subject calls."""
+        known = reading("prompt_experts", model=self.model.name) if prompt else None
+        called = max(piece.top_k, piece.count * (known.number if known else 1.0))
+        return np.asarray(experts_touched(called, piece.top_k, tokens))
 
     def uses(self, piece: Experts, share: float) -> float:
         """Share of the uses of a layer's experts that meet the device [1]."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeline.cost.host import Kernel, popularity
+from ridgeline.cost.host import Kernel
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts import store
 from ridgeline.facts.cpus import cpu_constant
@@ -76,6 +76,12 @@ class HostPlacement:
         return cpu_constant("experts.skew") if self.skew is None else self.skew
 
 
+def popularity(experts: int, skew: float) -> np.ndarray:
+    """Share of uses of each expert, the most used first [1]: rank^-skew over its sum."""
+    weights = np.arange(1, experts + 1, dtype=float) ** -skew
+    return np.asarray(weights / weights.sum())
+
+
 def use_share(experts: int, share: float, order: DeviceOrder, skew: float) -> float:
     """Share of expert uses that meet an expert on the device [1].
 
@@ -123,7 +129,7 @@ class Habits:
     device is copied to pinned memory on its way (`relay`), or attended by the processors in 32 bits (`attends`);
     processors attend to a quantised cache one query at a time with `attends_rows`. Weights on disk are `mapped` files
     or read ahead. `blocks` says that a block of batches passes through each layer before the next one's weights come,
-    `latent` whose measured kernels stand for those of latent attention on the device.
+    `kernels` whose measured kernels stand for the engine's own on the device, `latent` for its latent attention.
     """
 
     loop: str = "transformers"
@@ -145,6 +151,7 @@ class Habits:
     attends_rows: bool = False
     mapped: bool = False
     blocks: bool = False
+    kernels: str = "TensorRT-LLM"  # measured without the host; starts of others hold launches of Python
     latent: str = ""
 
 
@@ -155,7 +162,7 @@ TABLE = "offloading.toml"
 class Change:
     """What a program does otherwise since a `release`, `build`, `pull` request or `date`, whichever a version tells."""
 
-    habits: Mapping[str, object]
+    habits: Mapping[str, Any]
     release: str = ""
     build: int = 0
     pull: int = 0

@@ -216,7 +216,7 @@ def link_bytes_per_s(hybrid: Hybrid) -> float:
     link = hybrid.machine.cluster.accelerator.host_bytes_per_s or hybrid.machine.cluster.host.device_bytes_per_s
     rate = link * constant("efficiency.pcie.ring")
     if not hybrid.habits.pinned:
-        rate = pageable_bytes_per_s(rate)
+        rate = pageable_bytes_per_s(rate, hybrid.host)
     in_turn = hybrid.placement.technique is OffloadMethod.LAYERS or hybrid.habits.modules
     return rate if in_turn else rate * max(1, hybrid.devices)
 

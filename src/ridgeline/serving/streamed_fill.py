@@ -101,8 +101,8 @@ def _moved(shares: Floats, way: tuple[int, int, int], block: int, rows: Floats, 
 def as_placed(hybrid: Hybrid, batch: int, cached_tokens: float) -> StreamedPolicy:
     """One batch whose weights and cache lie where the placement says, by the options that FlexGen takes unasked.
 
-    Hidden states stay on the device and the device attends. Source: flexllmgen, flexllmgen/flex_opt.py (add_parser_arguments:
-    num-gpu-batches 1, cpu-cache-compute off).
+    Hidden states stay on the device, which attends. Source: flexllmgen, flexllmgen/flex_opt.py, add_parser_arguments:
+    num-gpu-batches 1, cpu-cache-compute off.
     """
     placement = hybrid.placement
     held, away = placement.share or 0.0, placement.disk_share if placement.from_disk else 0.0
