@@ -66,8 +66,8 @@ def expert_backend(one: Deployment, policy: EnginePolicy) -> str:
 
 
 def fusions_of(policy: EnginePolicy, part: Accelerator) -> Fusions:
-    """Operators that the engine's kernels hold together."""
-    alone = dispatch_seconds(part) is not None and not policy.fused_norm
+    """Operators that the engine's kernels hold together; modules of Python launch each one's chain, as processors do."""
+    alone = not policy.fused_norm and (policy.python_host or dispatch_seconds(part) is not None)
     return Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,
         layer_kernels=policy.layer_kernels, whole_groups=policy.whole_groups,
