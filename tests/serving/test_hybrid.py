@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.cpus import cpu
 from ridgeline.graph.load import load
+from ridgeline.lower.pieces import Core, Experts
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.serving.hybrid import decode, prefill
 from ridgeline.serving.hybrid_model import Hybrid
@@ -24,9 +26,11 @@ from ridgeline.serving.hybrid_placement import (
     popularity,
     use_share,
 )
+from ridgeline.serving.hybrid_sides import Rows, host_s
 
 HOST = Processors(cpu=cpu("Xeon Gold 6454S"), sockets=1, cores=32, memory_bytes_per_s=307.2e9, memory_bytes=512e9)
 LINK = 31e9 * 0.88  # PCIe 4.0 of sixteen lanes, as a 4090 has, at the share that long copies reach [byte/s]
+CORE = 307.2e9 / 16  # twice a core's share of the memory of its socket [byte/s]
 MIXTRAL_EXPERT_BYTES = 3 * 4096 * 14336 * 2  # of one expert in one layer, 16 bits
 
 
@@ -41,7 +45,7 @@ def mixtral(
         None if device is None else machine(cluster(f"1x{device}")),
         rest.get("host", HOST),  # type: ignore[arg-type]
         HostPlacement(technique=technique, **placement),  # type: ignore[arg-type]
-        deployment=deployed(),
+        deployment=deployed(kv=str(changes.get("kv", ""))),
         habits=habits,  # type: ignore[arg-type]
         host_bytes=rest.get("host_bytes"),  # type: ignore[arg-type]
     )
@@ -283,13 +287,49 @@ def test_pageable_copies_are_staged_by_a_core() -> None:
     from ridgeline.serving.hybrid_sides import link_bytes_per_s
 
     made = mixtral(habits=habits_of("llama.cpp"))
-    assert link_bytes_per_s(made) == pytest.approx(1 / (1 / LINK + 1 / 13e9))
+    assert link_bytes_per_s(made) == pytest.approx(1 / (1 / LINK + 1 / CORE))
+    alone = mixtral(OffloadMethod.STREAMED, host=None, habits=habits_of("llama.cpp"))
+    assert link_bytes_per_s(alone) == pytest.approx(1 / (1 / LINK + 1 / 13e9))
 
 
 def test_long_prompts_of_experts_on_the_host_run_on_the_device() -> None:
     """llama.cpp copies the experts that 512 tokens take, all of them, and computes there; 16 tokens stay."""
     made = mixtral(habits=habits_of("llama.cpp"))
     parts = prefill(made, 1.0, 512.0)
-    assert float(parts.link[0]) == pytest.approx(32 * 8 * MIXTRAL_EXPERT_BYTES * (1 / LINK + 1 / 13e9), rel=1e-6)
+    assert float(parts.link[0]) == pytest.approx(32 * 8 * MIXTRAL_EXPERT_BYTES * (1 / LINK + 1 / CORE), rel=1e-6)
     assert float(parts.host[0]) == 0.0
     assert float(prefill(made, 1.0, 16.0).host[0]) > 0.0
+
+
+def test_a_prompt_of_one_subject_calls_a_part_of_the_experts() -> None:
+    """83 of the 128 experts of gpt-oss in a layer, each of 512 tokens four of them: all 83."""
+    made = mixtral(model="gpt-oss-120b", host_bytes=0.53)
+    (piece,) = {piece for kind in made.whole.kinds for piece in kind.pieces if isinstance(piece, Experts)}
+    tokens = np.array([1.0, 512.0])
+    assert made.touched(piece, tokens, prompt=True) == pytest.approx([4.0, 0.65 * 128], rel=1e-6)
+    assert made.touched(piece, tokens, prompt=False) == pytest.approx([4.0, 128.0], rel=1e-6)
+
+
+def test_a_quantised_cache_is_attended_one_query_at_a_time() -> None:
+    """32 heads of 128 wide keys and values over 4,096 tokens: a cycle for each value of a head, 32 cores, 2.2 GHz."""
+    plain, packed = (
+        mixtral(OffloadMethod.HOST, device=None, habits=habits_of("llama.cpp"), kv=kv) for kv in ("bf16", "q8_0")
+    )
+    core = next(piece for piece in packed.whole.kinds[0].pieces if isinstance(piece, Core))
+    rows = Rows(tokens=np.array([512.0]), sequences=1.0, context=np.array([4096.0 - 256.0]), prompt=True)
+    computed = 32 * 128 * 4096 * 512 / (32 * 2.2e9)
+    assert float(host_s(packed, [core], rows)[0]) == pytest.approx(computed + 4e-6)
+    assert float(host_s(plain, [core], rows)[0]) < computed
+    step = Rows(tokens=np.array([1.0]), sequences=1.0, context=np.array([4096.0]), prompt=False)
+    read = 4 * 2 * 8 * 128 * 1.0625 * 4096 / HOST.read_bytes_per_s  # each of 4 queries of a key reads it by itself
+    assert float(host_s(packed, [core], step)[0]) == pytest.approx(max(read, 32 * 128 * 4096 / (32 * 2.2e9)) + 4e-6)
+
+
+def test_what_a_program_does_since_a_release_build_pull_request_or_date() -> None:
+    assert not habits_of("vllm", version="0.5.1 with pull 6317").touched
+    assert habits_of("vllm", version="0.8.3").touched  # kernels read in place
+    assert habits_of("vllm").touched
+    assert not habits_of("ik_llama.cpp", version="cdcb324f (3742)").counts_uses
+    assert habits_of("ik_llama.cpp", version="PR 520, build cdcb324f (3743)").counts_uses
+    assert habits_of("ik_llama.cpp", version="pull 1593").pinned
+    assert not habits_of("ik_llama.cpp", version="2025-04-30").pinned

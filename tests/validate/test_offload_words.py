@@ -7,7 +7,10 @@ import pytest
 from ridgeline.cost.host import Kernel
 from ridgeline.serving.hybrid import prefill
 from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod
-from ridgeline.validate.offload import Offloaded, ready
+from ridgeline.serving.streamed_fill import as_placed
+from ridgeline.serving.streamed_machine import job_of, machine_of
+from ridgeline.serving.streamed_schedule import scheduled
+from ridgeline.validate.offload import Offloaded, OffloadRows, ready
 from ridgeline.validate.offload_rows import OffloadedJob, read_offloaded
 from ridgeline.validate.rows import Row
 
@@ -73,8 +76,8 @@ def test_kernels_of_llama_cpp_and_its_relative_by_format_and_flags() -> None:
     assert ready_row().hybrid.habits.kernel is Kernel.LLAMA_CPP  # 16 values, not the tables of IQ1 to IQ3
     assert ready_row(precision_weights="IQ3_S").hybrid.habits.kernel is Kernel.CODEBOOK
     own = ready_row(engine="ik_llama.cpp").hybrid.habits
-    assert (own.kernel, own.lends, own.counts_uses) == (Kernel.REPACKED, True, False)
-    assert ready_row(engine="ik_llama.cpp", engine_version="cdcb324f (3743)").hybrid.habits.counts_uses
+    assert (own.kernel, own.lends, own.counts_uses) == (Kernel.REPACKED, True, True)
+    assert not ready_row(engine="ik_llama.cpp", engine_version="cdcb324f (3742)").hybrid.habits.counts_uses
     assert not ready_row(engine="ik_llama.cpp", note="-fa -rtr -fmoe").hybrid.habits.lends
     assert ready_row(note="--no-mmap").hybrid.habits.pinned
 
@@ -91,3 +94,28 @@ def test_a_prompt_after_a_context_attends_to_it() -> None:
     first, later = (prefill(ready_row().hybrid, 1.0, 512.0, cached) for cached in (0.0, 16384.0))
     assert float(later.device.sum()) > float(first.device.sum())
     assert float(later.link.sum()) == float(first.link.sum())
+
+
+def test_threads_in_a_note_a_stated_cache_and_an_accelerator_that_is_only_counted() -> None:
+    found = ready_row(note="-fa, 12 threads", precision_kv="q8_0", gpu="")
+    assert found.hybrid.host is not None
+    assert found.hybrid.host.cores == 12
+    assert found.hybrid.formats.cache == "q8_0"
+    assert any("accelerators not stated: RTX-4090 assumed" in words for words in found.job.assumptions)
+
+
+def test_flexgen_is_placed_as_a_row_says_by_the_options_that_it_takes_unasked() -> None:
+    """Weights and cache beside the device, one batch: the device attends, and the link brings all weights each step."""
+    row = {
+        "model": "opt-30b", "gpu": "RTX-A6000-48GB", "technique": "weights on CPU streamed to GPU", "engine": "FlexGen",
+        "precision_weights": "fp16", "placement": "weights CPU; KV cache CPU", "batch": "200", "isl": "512",
+        "osl": "32", "context_depth": "", "cpu": "", "metric": "generation_tok_s", "value": "13.24",
+    }  # fmt: skip
+    found = ready_row(**row)
+    policy = as_placed(found.hybrid, 200, 200.0 * 544)
+    assert policy.shares.tolist() == [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    assert (policy.gpu_batch, policy.gpu_batches, policy.cpu_attention) == (200, 1, False)
+    job = job_of(found.hybrid.model, 512, 32)
+    run = scheduled(job, machine_of(found.hybrid, job), policy)
+    said = OffloadRows().answer(Row(line=2, id="u", cells=CELLS | MIXTURE | row))
+    assert said["predicted"] == pytest.approx(200 * 32 / (run.prefill_s + run.decode_s * 32 / 31), rel=1e-6)

@@ -122,7 +122,8 @@ def copy_s(host: Processors, size_bytes: Number) -> Number:
 def pageable_bytes_per_s(link_bytes_per_s: float, host: Processors | None = None, *, new_pages: bool = False) -> float:
     """A copy over a host link from or to memory that is not pinned [byte/s]: 1 / (1 / link + 1 / core).
 
-    A core stages it, one of `host` where that is known. With `new_pages` the memory was just allocated, and each page is mapped when it is first written.
+    A core stages it, one of `host` where that is known. With `new_pages` the memory was just allocated, and each page
+    is mapped when it is first written.
     Source: 5 to 6 GB/s where pinned copies reach 11 to 12 over PCIe 3.0, rapidsai/dask-cuda pull request 98.
     """
     fault = 1.0 / cpu_constant("page.bytes_per_s") if new_pages else 0.0

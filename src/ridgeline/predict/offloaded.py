@@ -102,8 +102,8 @@ def offloaded(
     else:
         share, where = hybrid.share(float(batch * (prompt_tokens + output_tokens))), ""
         _check_dram(hybrid, asked, cluster, hybrid.held_bytes(share)[1])
-        first = _spent(prefill(hybrid, batch, prompt_tokens), hybrid, prompt=True)
-        step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0), hybrid)
+        first = _spent(prefill(hybrid, batch, prompt_tokens), host, prompt=True)
+        step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0), host)
     held, elsewhere = hybrid.held_bytes(share)
     if hybrid.ranked is not None:
         peak, elsewhere, where = _window(hybrid, batch, prompt_tokens, output_tokens)
@@ -140,7 +140,7 @@ def _block(
             )
     policy.check(job, limits)
     before, after = run.parts()
-    prompts, answers = _spent(before, hybrid, prompt=True), _spent(after, hybrid)
+    prompts, answers = _spent(before, hybrid.host, prompt=True), _spent(after, hybrid.host)
     step = answers.times(1.0 / (job.output_tokens - 1))
     return float(policy.shares[WEIGHTS, GPU]), prompts, step, policy.text(job, limits)
 
@@ -259,9 +259,9 @@ def _check_dram(hybrid: Hybrid, asked: Offload, cluster: Cluster, elsewhere: flo
         )
 
 
-def _spent(parts: HybridParts, hybrid: Hybrid, *, prompt: bool = False) -> Spent:
-    guessed = hybrid.host is not None and hybrid.host.cpu.assumed
-    low, high = band(parts, guessed=hybrid.told_by_host if guessed else (), prompt=prompt)
+def _spent(parts: HybridParts, host: Processors | None, *, prompt: bool = False) -> Spent:
+    guessed = ("host",) if host is not None and host.cpu.assumed else ()
+    low, high = band(parts, guessed=guessed, prompt=prompt)
     total = float(parts.total.sum())
     sides = {name: float(value.sum()) for name, value in vars(parts).items() if name != "total"}
     return Spent(total=total, low=total * low, high=total * high, parts=sides)

@@ -221,11 +221,6 @@ class Hybrid:
         waits = 0.0 if policy.overlapped_host else policy.step_host_s
         return waits + policy.exposed_host_s + (policy.group_host_s if self.devices > 1 else 0.0)
 
-    @property
-    def told_by_host(self) -> tuple[str, ...]:
-        """Sides of an iteration that wait for the processors: their own, and the link where a core stages copies."""
-        return ("host",) if self.habits.pinned else ("host", "link")
-
     def touched(self, piece: Experts, tokens: NDArray[np.float64], *, prompt: bool) -> NDArray[np.float64]:
         """Distinct experts of a layer that an iteration takes [1], a prompt of those that one subject calls."""
         known = reading("prompt_experts", model=self.model.name) if prompt else None

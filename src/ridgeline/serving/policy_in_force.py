@@ -66,7 +66,7 @@ def expert_backend(one: Deployment, policy: EnginePolicy) -> str:
 
 
 def fusions_of(policy: EnginePolicy, part: Accelerator) -> Fusions:
-    """Operators that the engine's kernels hold together; modules of Python launch each one's chain, as processors do."""
+    """Operators that the engine's kernels hold together; modules of Python launch chains one by one."""
     alone = not policy.fused_norm and (policy.python_host or dispatch_seconds(part) is not None)
     return Fusions(
         norm=policy.fused_norm, reduced_norm=policy.fused_all_reduce_norm, latents=policy.merged_latents, chains=alone,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,8 +62,7 @@ class OffloadRows:
         said = (*job.assumptions, *found.assumptions)
         assumed = any("not stated" in words or _DESCRIBED.search(words) for words in said)
         evidence = Evidence.ASSUMED if assumed else Evidence.DERIVED
-        prompt = job.metric in ("prefill_rate", "ttft")
-        low, high = _band(spent, said, found.hybrid.told_by_host, prompt=prompt)
+        low, high = _band(spent, said, prompt=job.metric in ("prefill_rate", "ttft"))
         if inverse:
             low, high = 1.0 / high, 1.0 / low
         rungs = () if found.hybrid.prices is None else tuple(found.hybrid.prices.rungs_used.values())
@@ -209,13 +207,11 @@ WEIGHTY = re.compile(r"(?:concurrency|precision|accelerators|storage) not stated
 _DESCRIBED = re.compile(r"^processor .* assumed")  # not stated, or of no table
 
 
-def _band(
-    spent: HybridParts, assumed: tuple[str, ...], by_host: Sequence[str], *, prompt: bool
-) -> tuple[float, float]:
-    """The interval of a time as factors, wider where the job was guessed, or the host that sides wait for [1]."""
+def _band(spent: HybridParts, assumed: tuple[str, ...], *, prompt: bool) -> tuple[float, float]:
+    """The interval of a time as factors, wider where the job was guessed [1]."""
     if any(WEIGHTY.search(words) for words in assumed):
         return band(spent, guessed=SIDES, prompt=prompt)
-    guessed = by_host if any(_DESCRIBED.search(words) for words in assumed) else ()
+    guessed = ("host",) if any(_DESCRIBED.search(words) for words in assumed) else ()
     return band(spent, guessed=guessed, prompt=prompt)
 
 
