@@ -25,6 +25,7 @@ from ridgeline.scenario.serving_words import deployed, replaced
 from ridgeline.serving import state
 from ridgeline.serving.ends import engine_at, seconds_at
 from ridgeline.serving.engine import Engine, engine, formats_of
+from ridgeline.serving.policy_in_force import fusions_of
 from ridgeline.serving.replay import replay_tables
 from ridgeline.serving.rule import copies_sent, pool_role, times_of
 from ridgeline.serving.step import StepTables
@@ -603,3 +604,12 @@ def test_scans_launch_their_copies_and_are_compiled_where_nothing_is_kept() -> N
     assert [float(rule["eager_s"]) for rule in rules] == [pytest.approx(launched_s)] * 2
     dense = engine(load("llama-3.1-8b"), machine(cluster("8xH200")), deployed(engine="SGLang", fresh_kernels=True))
     assert float(dense.rule(dense.tables(longest_prompt=100, longest=200))["build_s"]) == 0.0
+
+
+def test_modules_of_python_launch_chains_and_native_programs_do_not() -> None:
+    """Without fused norms: Transformers runs each operator of PyTorch, llama.cpp a kernel of its own for a norm."""
+
+    part = cluster("1xH20").accelerator
+    use = EngineUse(memory_bytes=96e9, offline=True, context_tokens=0, ranks=1, device=part.name)
+    chains = {name: fusions_of(engine_policy(name, "", use), part).chains for name in ("transformers", "llama.cpp")}
+    assert chains == {"transformers": True, "llama.cpp": False}
