@@ -17,14 +17,13 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.seconds import Seconds, nothing, stacked
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.described_cpus import described_cpu
-from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, Experts, Served
 from ridgeline.plan.deployment import Deployment
 from ridgeline.seams.host_experts import HostedCache, HostedLayer, HostedSeconds, HostExperts
 from ridgeline.seams.serving import Instance, of
 from ridgeline.serving.capacity import hosted_bytes
 from ridgeline.serving.nano import NanoTables
-from ridgeline.serving.two_sides import crossing_s, expert_params, spread
+from ridgeline.serving.two_sides import crossing_s, expert_params, host_link_bytes_per_s, spread
 from ridgeline.units import bytes_text
 
 if TYPE_CHECKING:
@@ -80,8 +79,7 @@ def hosted_seconds(
     chosen, layers = of(deployment, HostExperts), expert_layers(served)
     number = sum(count for count, _ in layers)
     piece, host = layers[0][1], processors(chosen, machine)
-    link = _link(machine)
-    size = form(formats.feed).weight_bytes
+    link, size = host_link_bytes_per_s(machine), form(formats.feed).weight_bytes
     found = chosen.layer(
         HostedLayer(
             experts=piece.count, top_k=piece.top_k, expert_bytes=expert_params(piece) * size,
@@ -111,25 +109,19 @@ def cores(served: Served) -> list[tuple[int, Core]]:
     return [(kind.count, piece) for kind in served.kinds for piece in kind.pieces if isinstance(piece, Core)]
 
 
-def _link(machine: Machine) -> float:
-    """What the link to the host reaches [byte/s]."""
-    rate = machine.cluster.accelerator.host_bytes_per_s or machine.cluster.host.device_bytes_per_s
-    return rate * constant("efficiency.pcie.ring")
-
-
 def hosted_cache(instance: Instance) -> HostedCache:
     """What an instance's weights, and its cache when it is full, take [s]; the device attends as its kernels do."""
     served, deployment, formats, machine = (
         instance.steps.served, instance.deployment, instance.formats, instance.machine
     )  # fmt: skip
-    tokens = float(instance.capacity.cache_tokens)
+    tokens, link = float(instance.capacity.cache_tokens), host_link_bytes_per_s(machine)
     sequences = np.array([float(instance.policy.max_seqs)])
     read = [
         count * instance.steps.prices.decode(core, sequences, tokens / sequences).mid for count, core in cores(served)
     ]
     return HostedCache(
-        weights_s=hosted_bytes(served, deployment, formats) / _link(machine),
-        link_s=tokens * instance.capacity.token_bytes / _link(machine),
+        weights_s=hosted_bytes(served, deployment, formats) / link,
+        link_s=tokens * instance.capacity.token_bytes / link,
         host_s=float(attended_s(served, processors(of(deployment, HostExperts), machine), formats, np.array(tokens))),
         device_s=float(np.sum(read)),
     )
@@ -163,11 +155,12 @@ def streamed_tables(steps: StepModel, tokens: Array, device: Sequence[Seconds], 
     layers = sum(kind.count for kind in served.kinds)
     size = hosted_bytes(served, deployment, steps.formats) + layers * 2.0 * served.hidden * tokens
     host = processors(of(deployment, HostExperts), machine)
-    start = layers * np.asarray(crossing_s(tokens, served.hidden, _link(machine)))
+    link = host_link_bytes_per_s(machine)
+    start = layers * np.asarray(crossing_s(tokens, served.hidden, link))
     none, sampled = nothing(tokens.shape), nothing(head.mid.shape)
     return NanoTables(
         compute=stacked((lane, group, prompt_group)), memory=stacked((_side(start, "sync"), none, none)),
-        network=stacked((_side(size / _link(machine), "link"), none, none)), head_compute=head, head_memory=sampled,
+        network=stacked((_side(size / link, "link"), none, none)), head_compute=head, head_memory=sampled,
         head_network=sampled, decode=_side(attended_s(served, host, steps.formats, n * c), "host"),
     )  # fmt: skip
 

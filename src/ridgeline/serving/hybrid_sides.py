@@ -32,13 +32,12 @@ from ridgeline.lower.pieces import (
     Recurrence,
     Reduce,
 )
-from ridgeline.serving.capacity import token_bytes
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import OffloadMethod
 from ridgeline.serving.launches import Counts, launches
 from ridgeline.serving.two_sides import SIDES as SIDES
 from ridgeline.serving.two_sides import crossing_s as crossing_s
-from ridgeline.serving.two_sides import expert_params, spread
+from ridgeline.serving.two_sides import expert_params, host_link_bytes_per_s, spread
 
 Array = NDArray[np.float64]
 _LAUNCH = {"graph": "launch.host.graph", "native": "launch.host.compiled", "python": "launch.host.eager"}
@@ -188,10 +187,10 @@ def _host_core(hybrid: Hybrid, core: Core, rows: Rows) -> Array:
         raise PlanError(
             "deployment: attention on processors to keys that an indexer chooses, or to entries, is not modelled"
         )
-    kind = LayerKind(name="core", count=1, pieces=(core,))
-    each = sum(token_bytes((kind,), hybrid.formats)) if not core.window else 0.0
+    size = form(hybrid.formats.cache).weight_bytes
+    each = core.token_bytes(size)
     wide = core.heads * (core.qk_dim + core.v_dim) * seen * rows.tokens
-    if hybrid.habits.attends_rows and form(hybrid.formats.cache).weight_bytes < _WIDE_BYTES:
+    if hybrid.habits.attends_rows and size < _WIDE_BYTES:
         computed = 0.5 * wide * cpu_constant("attention.row.cycles") / (host.cores * host.cpu.clock_hz)
         return np.maximum(computed, hybrid.heads_a_key * each * seen * rows.sequences / host.read_bytes_per_s)
     return np.asarray(products_s(host, each * seen * rows.sequences, 2.0 * wide, hybrid.habits.kernel))
@@ -213,8 +212,7 @@ def host_experts_s(hybrid: Hybrid, piece: Experts, rows: Rows, uses: float, acti
 def link_bytes_per_s(hybrid: Hybrid) -> float:
     """Host links as the engine copies over them [byte/s]: of all devices together, or of one where they take turns."""
     assert hybrid.machine is not None
-    link = hybrid.machine.cluster.accelerator.host_bytes_per_s or hybrid.machine.cluster.host.device_bytes_per_s
-    rate = link * constant("efficiency.pcie.ring")
+    rate = host_link_bytes_per_s(hybrid.machine)
     if not hybrid.habits.pinned:
         rate = pageable_bytes_per_s(rate, hybrid.host)
     in_turn = hybrid.placement.technique is OffloadMethod.LAYERS or hybrid.habits.modules

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.cost.answer import interval
+from ridgeline.cost.machine import Machine
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Evidence
@@ -21,6 +22,12 @@ def crossing_s(tokens: Array, width: int, rate: float) -> Array:
     """Activations to the host and back, with the call of the processors [s]."""
     start = cpu_constant("copy.count") * cpu_constant("copy.start") + 2.0 * cpu_constant("host.callback")
     return start + 2.0 * 2.0 * width * tokens / rate
+
+
+def host_link_bytes_per_s(machine: Machine) -> float:
+    """What long copies from pinned memory reach over a device's link to its host [byte/s]."""
+    link = machine.cluster.accelerator.host_bytes_per_s or machine.cluster.host.device_bytes_per_s
+    return link * constant("efficiency.pcie.ring")
 
 
 def expert_params(piece: Experts) -> float:
