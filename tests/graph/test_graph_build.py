@@ -20,6 +20,9 @@ from ridgeline.graph.build import build, from_dims, nested, texts, types, wrappe
 from ridgeline.graph.load import catalog, catalog_config, load, parse_config
 from ridgeline.graph.model import Block, op_params
 from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, LinearOp, Op, Region, Split
+from ridgeline.lower.inference import serve
+from ridgeline.lower.pieces import Core
+from ridgeline.scenario.serving_words import deployed
 
 EXAMPLES = {str(catalog_config(name)["model_type"]): dict(catalog_config(name)) for name in catalog()}
 
@@ -280,10 +283,21 @@ def test_mutated_configs_build_or_raise_the_right_error(data: st.DataObject) -> 
     assert model.graph.active_params <= model.graph.params
 
 
-def test_what_a_gemma_4_leaves_out_is_its_classs_and_refused_where_that_is_not_known() -> None:
-    config = {key: value for key, value in EXAMPLES["gemma4_text"].items() if key != "hidden_size_per_layer_input"}
-    with pytest.raises(ModelError, match="hidden_size_per_layer_input = 256, needs 0"):
-        build(config, name="small", source="test")
+def test_a_small_gemma_4_borrows_keys_and_has_an_embedding_for_each_layer() -> None:
+    """Of 42 layers the last 18 keep no keys; each has 2560 x 256 numbers in, 256 x 2560 out and a norm of its own."""
+    graph = load("gemma-4-e4b").graph
+    blocks = [graph.blocks[name] for name in graph.layers]
+    borrowed = [block.attention.borrowed for block in blocks if block.attention is not None]
+    assert borrowed == [False] * 24 + [True] * 18
+    own, late = ({op.name: op for op in block.ops} for block in (blocks[0], blocks[41]))
+    assert own["qkv"].params == 2560 * 256 * (8 + 2 * 2)
+    assert late["qkv"].params == 2560 * 512 * 8
+    assert sum(own[name].params for name in ("layer_gate", "layer_project", "layer_norm")) == 2 * 2560 * 256 + 2560
+    (table,) = (op for op in graph.embedding if op.name == "embed_layers")
+    assert table.params == 262144 * 42 * 256
+    (first, *_, last) = serve(load("gemma-4-e4b"), deployed()).kinds
+    cached = [sum(piece.token_bytes(2.0) for piece in kind.pieces if isinstance(piece, Core)) for kind in (first, last)]
+    assert cached == [2.0 * 2 * 2 * 256, 0.0]
 
 
 EXTRA = (

@@ -113,6 +113,7 @@ def test_explicit_entries_say_where_their_numbers_are_printed() -> None:
         ("bamba-9b", 9.78, None),
         ("gemma-4-26b-a4b", 25.2, 3.8),
         ("gemma-4-31b", 30.7, None),
+        ("gemma-4-e4b", 7.5, None),
         ("llama-3.3-nemotron-super-49b", 49.9, None),
         ("command-a", 111, None),
         ("apertus-70b", 70.6, None),

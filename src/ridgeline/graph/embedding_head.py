@@ -17,7 +17,7 @@ from ridgeline.graph.ops import (
     elementwise,
 )
 from ridgeline.graph.parts import MASK_BYTES, MASK_TRAFFIC, STATISTIC_BYTES, norm_op, repeated
-from ridgeline.graph.spec import EmbeddingHead
+from ridgeline.graph.spec import EmbeddingHead, Norm
 
 
 def _gather(name: str, rows: int, width: int, region: Region) -> EmbeddingOp:
@@ -44,6 +44,14 @@ def embedding_ops(ends: EmbeddingHead) -> list[Op]:
         ops.append(_project("embed_project", width, ends.hidden, bias=ends.embed_project == "in"))
     if tables > 1 or ends.dropout:
         ops.append(_embedding_sum(ends, tables))
+    if ends.layer_rows:
+        wide = ends.layer_width
+        ops += [
+            _gather("embed_layers", ends.layer_rows, wide, Region.SEQUENCE),
+            _project("embed_layers_project", ends.hidden, wide, bias=False),
+            norm_op("embed_layers_norm", Norm(scale=False), wide),
+            elementwise("embed_layers_sum", 2 * wide, wide, backward_write=wide, region=Region.SEQUENCE),
+        ]
     if ends.embed_norm is not None:
         name = "embed_norm"
         ops += [norm_op(name if not i else f"{name}_{i + 1}", ends.embed_norm, width) for i in range(ends.embed_norms)]

@@ -29,6 +29,7 @@ from ridgeline.graph.parts import (
     STATISTIC_BYTES,
     activation_op,
     attention_ops,
+    layer_embedding_ops,
     mlp_ops,
     norm_op,
     repeated,
@@ -178,7 +179,7 @@ def _sequential(layer: LayerSpec, hidden: int) -> list[Op]:
             ops.append(residual_op(f"{label}_residual", hidden, dropout=layer.dropout))
         if layer.placement == "post":
             ops.append(norm_op(f"{label}_norm", layer.norm, hidden, role=OpRole.ENTRY))
-    return ops
+    return [*ops, *(layer_embedding_ops(layer.embedding, hidden, layer.norm) if layer.embedding else ())]
 
 
 def _parallel(layer: LayerSpec, hidden: int) -> list[Op]:

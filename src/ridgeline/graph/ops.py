@@ -241,6 +241,7 @@ class AttentionOp(Op):
     ratio: int | None = None
     near: int = 0
     cross: bool = False  # keys and values come from the encoder
+    borrowed: bool = False  # keys and values are those that a layer before has kept
     rows: float = 1.0  # queries for each token: the pixels of an image
     positions: int = 0  # keys that are not the sequence: an image's pixels or its words, a memory before it
 

@@ -156,9 +156,9 @@ def attention_ops(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...], *, 
         ops = _cross_projections(spec, hidden, kept)
     else:
         values = 0 if spec.values_are_keys else spec.v_dim
-        wide = spec.heads * spec.qk_dim + spec.kv_heads * (spec.qk_dim + values)
+        wide = spec.heads * spec.qk_dim + spec.made * (spec.qk_dim + values)
         wide += spec.heads * spec.v_dim if spec.output_gate else 0
-        parts = 1 if spec.merged_qkv else 3
+        parts = 1 if spec.merged_qkv or spec.borrowed else 3
         ops = [
             linear("qkv", hidden, wide, split=Split.COLUMN, role=OpRole.QKV, bias=spec.qkv_bias, kept=kept, parts=parts)
         ]
@@ -173,7 +173,7 @@ def attention_ops(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...], *, 
     if spec.qk_norm is not None:
         ops.append(_qk_norm(spec, spec.qk_norm))
     if spec.rotary_dim:
-        keys = 1 if spec.latent is not None else spec.kv_heads
+        keys = 1 if spec.latent is not None else spec.made
         ops.append(rotary_op((spec.heads + keys) * spec.rotary_dim))
     ops.append(_core(spec, f"{prefix}attention", dropout=dropout))
     width = spec.heads * spec.v_dim
@@ -193,6 +193,18 @@ def attention_ops(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...], *, 
 def gate_op(name: str, width: int) -> ElementwiseOp:
     """Product with a sigmoid gate; keeps the gate and the product, which the projection after it needs."""
     return elementwise(name, 2 * width, width, 3 * width, kept=2 * width, kernels=2)
+
+
+def layer_embedding_ops(width: int, hidden: int, norm: Norm) -> list[Op]:
+    """A layer's own embedding, gated by the residual, projected, normed and added (Gemma 4's per-layer inputs)."""
+    kept, inner = (Saved(elements=each, region=Region.SEQUENCE) for each in (hidden, width))
+    return [
+        repeated("layer_gate", hidden, width, role=OpRole.WIDTH, kept=(kept,)),
+        elementwise("layer_product", 2 * width, width, 3 * width, region=Region.SEQUENCE, kept=2 * width, kernels=2),
+        repeated("layer_project", width, hidden, role=OpRole.WIDTH, kept=(inner,)),
+        norm_op("layer_norm", norm, hidden),
+        residual_op("layer_residual", hidden),
+    ]
 
 
 def _cross_projections(spec: AttentionSpec, hidden: int, kept: tuple[Saved, ...]) -> list[Op]:
@@ -284,16 +296,17 @@ def _indexer(chosen: Chosen, rank: int, hidden: int) -> list[Op]:
 
 
 def _qk_norm(spec: AttentionSpec, norm: Norm) -> NormOp:
-    total = (spec.heads + spec.kv_heads) * spec.qk_dim
-    params = 2 * norm.params(spec.qk_dim) if spec.qk_norm_over == "head" else norm.params(total)
+    total = (spec.heads + spec.made) * spec.qk_dim
+    norms = 1 if spec.borrowed else 2
+    params = norms * norm.params(spec.qk_dim) if spec.qk_norm_over == "head" else norm.params(total)
     found = norm_op("qk_norm", norm, total, role=OpRole.QUERY_KEY, region=Region.TENSOR)
     apart = spec.qk_norm_over == "all"
-    return replace(found, kernels=2 * found.kernels, params=params, params_split=apart, function="")
+    return replace(found, kernels=norms * found.kernels, params=params, params_split=apart, function="")
 
 
 def _core(spec: AttentionSpec, name: str, *, dropout: bool) -> AttentionOp:
     """Scores, softmax, weighted sum. Keeps q, k, v, the output and, by kernel, statistics or scores."""
-    keys = 0 if spec.cross else spec.kv_heads * (spec.qk_dim + spec.v_dim)
+    keys = 0 if spec.cross else spec.made * (spec.qk_dim + spec.v_dim)
     owner = spec.latent or spec.entries
     chosen = owner.chosen if owner is not None else spec.blocks
     entries = spec.entries
@@ -323,6 +336,7 @@ def _core(spec: AttentionSpec, name: str, *, dropout: bool) -> AttentionOp:
         ratio=entries.ratio if entries else None,
         near=entries.window if entries else 0,
         cross=spec.cross,
+        borrowed=spec.borrowed,
         params=spec.heads * (int(spec.sinks) + spec.relative_buckets),
         params_split=True,
         saved=tuple(saved),

@@ -85,6 +85,7 @@ class AttentionSpec:
     out_bias: bool = False
     merged_qkv: bool = False  # stored as one linear layer, as GPT-2 does
     values_are_keys: bool = False  # one product for both, cached apart: keys are normed and rotated (Gemma 4)
+    borrowed: bool = False  # keys and values are those of a layer before: it makes and keeps none (Gemma 4 E2B, E4B)
     rotary_dim: int = 0
     qk_norm: Norm | None = None
     qk_norm_over: str = "head"
@@ -98,6 +99,11 @@ class AttentionSpec:
     latent: Latent | None = None
     entries: Entries | None = None
     blocks: Chosen | None = None  # keys chosen in blocks of 128, by an index head for each key head (MiniMax-M3)
+
+    @property
+    def made(self) -> int:
+        """Heads of keys and values that the layer makes [1]."""
+        return 0 if self.borrowed else self.kv_heads
 
     @property
     def keys(self) -> Keys:
@@ -204,6 +210,7 @@ class LayerSpec:
     encoder: bool = False
     encoder_end: bool = False  # last of an encoder: its output is kept for the decoder's cross attention
     closing_norm: bool = False  # the encoder's own final norm runs after this layer
+    embedding: int = 0  # width of an embedding of its own: gated by the residual and projected into it (Gemma 4 E4B)
     streams: int = 1  # of the residual: mixed into each part's input, and its output back into them (hyper-connections)
 
 
@@ -227,6 +234,8 @@ class EmbeddingHead:
     positions: int = 0  # rows of learned positions, 0 for none
     decoder_positions: int = 0  # a second table, for the decoder of an encoder-decoder
     token_types: int = 0
+    layer_rows: int = 0  # of a table with each layer's own embedding, all of them `layer_width` wide
+    layer_width: int = 0
     embed_norm: Norm | None = None
     embed_norms: int = 1
     head: str = "lm"

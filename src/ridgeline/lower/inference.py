@@ -175,9 +175,10 @@ def _op(op: Op, block: Block, deployment: Deployment, cut: float) -> Iterator[Pi
         yield Core(
             heads=op.heads / cut, kv_heads=kv_heads, qk_dim=op.qk_dim, v_dim=op.v_dim, window=window,
             chunked=op.chunk is not None and op.window is None, latent=op.latent, ranks=ranks,
-            causal=op.causal, choice=_choice(op, block), entries=_entries(op, block, cut),
+             causal=op.causal, borrowed=op.borrowed, choice=_choice(op, block), entries=_entries(op, block, cut),
         )  # fmt: skip
-        yield ElementwisePiece(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
+        if not op.borrowed:
+            yield ElementwisePiece(name="cache_write", elements=2.0 * kv_heads * (op.qk_dim + op.v_dim) / ranks)
     elif isinstance(op, ScanOp):
         state = op.heads * op.qk_dim * op.v_dim * _STATE_BYTES / tp
         yield Recurrence(

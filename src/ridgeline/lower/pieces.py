@@ -117,6 +117,7 @@ class Core:
     latent: bool = False
     ranks: int = 1
     causal: bool = True  # else a query sees the tokens after its own as well
+    borrowed: bool = False  # reads the cache of a layer before, and keeps none
     choice: TopKIndexer | None = None
     entries: CompressedKV | None = None
 
@@ -131,6 +132,8 @@ class Core:
         The latent of a sparse core in 8 bits keeps a scale for each 128 elements and its position in 16 bits.
         Source: FlashMLA, README: 656 bytes a token.
         """
+        if self.borrowed:
+            return 0.0
         if self.entries is not None:
             each = self.entries
             if each.kind == "msa":

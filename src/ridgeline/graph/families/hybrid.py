@@ -157,12 +157,10 @@ def mamba2(fields: Fields) -> Stack:
 def gemma4(fields: Fields) -> Stack:
     """Gemma 4: windowed layers and full ones of wider heads and fewer keys; experts beside a dense feed-forward.
 
-    Embeddings for each layer and caches that layers share are refused: the smallest ones have them.
+    The last layers of the smallest models borrow keys and values of a layer before, perhaps with feed-forwards of
+    twice the width, and every layer has an embedding of its own.
     """
-    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        shared = fields.maybe(key, low=0)  # where it is left out, what its class takes
-        if shared:
-            raise fields.fail(key, shared, "0: parts that layers share are not known")
+    width = fields.maybe("hidden_size_per_layer_input", low=0) or 0
     count = fields.layers("num_hidden_layers")
     kinds = _listed(fields, "layer_types", count, ("sliding_attention", "full_attention"))
     near = attention_of(fields, Traits(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True))
@@ -171,8 +169,17 @@ def gemma4(fields: Fields) -> Stack:
         "full_attention": _wide(fields, near),
     }
     feed = _beside(fields)
-    layers = tuple(LayerSpec(norm=RMS, mixer=mixers[kind], feed=feed, placement="sandwich") for kind in kinds)
-    return stack_of(fields, layers, noted=False)
+    late = replace(feed, ffn=2 * feed.ffn) if fields.flag("use_double_wide_mlp") and isinstance(feed, Mlp) else feed
+    first = count - (fields.maybe("num_kv_shared_layers", low=0) or 0)
+    layers = tuple(
+        LayerSpec(
+            norm=RMS, mixer=replace(mixers[kind], borrowed=number >= first), feed=feed if number < first else late,
+            placement="sandwich", embedding=width,
+        )
+        for number, kind in enumerate(kinds)
+    )  # fmt: skip
+    rows = fields.maybe("vocab_size_per_layer_input") or fields.count("vocab_size")
+    return stack_of(fields, layers, noted=False, layer_rows=rows if width else 0, layer_width=width * count)
 
 
 def _wide(fields: Fields, near: AttentionSpec) -> AttentionSpec:
