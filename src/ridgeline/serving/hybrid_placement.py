@@ -159,7 +159,7 @@ TABLE = "offloading.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class HabitChange:
     """What a program does otherwise since a `release`, `build`, `pull` request or `date`, whichever a version tells."""
 
     habits: Mapping[str, Any]
@@ -192,7 +192,7 @@ class OffloadProgram:
     pattern: str
     habits: Habits
     tiles_from: str = ""
-    since: tuple[Change, ...] = ()
+    since: tuple[HabitChange, ...] = ()
 
 
 @cache
@@ -200,7 +200,7 @@ def offload_programs() -> tuple[OffloadProgram, ...]:
     """The programs of `data/offloading.toml` in its order; raises `InputError` for an unknown field."""
     found = []
     for row in store.read_toml(TABLE)["program"]:
-        since = tuple(Change(**_split(each, {"release", "build", "pull", "date"})) for each in row.pop("since", []))
+        since = tuple(HabitChange(**_split(each, {"release", "build", "pull", "date"})) for each in row.pop("since", []))
         found.append(OffloadProgram(**{**_split(row, {"pattern", "tiles_from"}, whole=True), "since": since}))
     return tuple(found)
 
