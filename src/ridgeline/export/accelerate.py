@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,22 +18,14 @@ class Accelerate(Target):
     """
 
     key: ClassVar[str] = "accelerate"
-    source: ClassVar[tuple[str, ...]] = ("accelerate",)
-    title: ClassVar[str] = "Accelerate"
-    program: ClassVar[str] = "fsdp2"
-    task: ClassVar[str] = "training"
-    file: ClassVar[str] = "accelerate.yaml"
-    of_language: ClassVar[bool] = False
-    start: ClassVar[str] = "accelerate launch --config_file {file} train.py"
 
     def program_of(self, zero: int) -> str:
         """FSDP of version 2 where gradients are sharded, PyTorch's DDP otherwise."""
         return self.program if zero >= 2 else "ddp"
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
         """What FSDP does is said only where weights or gradients are sharded, as the mesh's other degrees are."""
-        sharded = words.get("plan.zero", 0) >= 2
-        return {word: value for word, value in words.items() if sharded or word not in _OF_FSDP}
+        return frozenset() if words.get("plan.zero", 0) >= 2 else _OF_FSDP
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Processes and machines, FSDP's own switches, and the mesh where more than data is divided."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,18 +18,11 @@ class Axolotl(Target):
     """
 
     key: ClassVar[str] = "axolotl"
-    source: ClassVar[tuple[str, ...]] = ("axolotl",)
-    title: ClassVar[str] = "Axolotl"
-    program: ClassVar[str] = "transformers"
-    task: ClassVar[str] = "training"
-    file: ClassVar[str] = "axolotl.yaml"
-    start: ClassVar[str] = "axolotl train {file}"
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """FSDP's fields where it shards, degrees above one."""
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
+        """FSDP's fields are said where it shards, degrees above one."""
         out = set() if words.get("plan.zero", 0) >= 2 else {"plan.zero", "plan.offload_weights"}
-        out |= {f"plan.{name}" for name in ("tp", "cp") if words.get(f"plan.{name}", 1) == 1}
-        return {word: value for word, value in words.items() if word not in out}
+        return out | {f"plan.{name}" for name in ("tp", "cp") if words.get(f"plan.{name}", 1) == 1}
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """What Axolotl asks of every config, four-bit weights, and how data-parallel ranks shard."""

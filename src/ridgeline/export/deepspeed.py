@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,20 +20,11 @@ class DeepSpeed(Target):
     """
 
     key: ClassVar[str] = "deepspeed"
-    source: ClassVar[tuple[str, ...]] = ("deepspeed",)
-    title: ClassVar[str] = "DeepSpeed"
-    program: ClassVar[str] = "deepspeed"
-    task: ClassVar[str] = "training"
-    form: ClassVar[str] = "json"
-    file: ClassVar[str] = "ds_config.json"
-    of_language: ClassVar[bool] = False
-    start: ClassVar[str] = "deepspeed --num_gpus {devices} train.py --deepspeed_config {file}"
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A tensor degree where there is one, groups where weights are sharded."""
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
+        """A tensor degree is said where there is one, groups where weights are sharded."""
         out = {"plan.tp"} if words.get("plan.tp", 1) == 1 else set()
-        out |= {"plan.zero_group"} if words.get("plan.zero", 0) < 3 else set()
-        return {word: value for word, value in words.items() if word not in out}
+        return out | ({"plan.zero_group"} if words.get("plan.zero", 0) < 3 else set())
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Offload to the host, the format and the batch, which several words say together."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ridgeline.export.around.kubernetes import gpu_resource
-from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, tables_in
+from ridgeline.export.forms import table_in
 from ridgeline.export.wrapper import plain_name
 
 _MODE = "disaggregation-mode"
@@ -22,10 +23,6 @@ class Dynamo(Fleet):
     """
 
     key: ClassVar[str] = "dynamo"
-    source: ClassVar[tuple[str, ...]] = ("dynamo-operator",)
-    title: ClassVar[str] = "NVIDIA Dynamo"
-    file: ClassVar[str] = "dynamo.yaml"
-    image: ClassVar[str] = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1"
 
     def manifest(self, pools: Sequence[EnginePool], words: Mapping[str, Any]) -> dict[str, Any]:
         """The front end and a component of each pool."""

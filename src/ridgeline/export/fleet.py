@@ -188,12 +188,6 @@ def flat_lists(document: Mapping[str, Any], known: frozenset[str], before: str =
     return found
 
 
-def table_in(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A table in another; an empty one where there is none."""
-    found = holder.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def tables_in(value: Any) -> list[Mapping[str, Any]]:
     """The tables of a list; none where it is no list."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

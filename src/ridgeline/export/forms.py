@@ -160,3 +160,9 @@ def flat(document: Mapping[str, Any], known: frozenset[str], before: str = "") -
         else:
             found[full] = value
     return found
+
+
+def table_in(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table in another; an empty one where there is none."""
+    found = holder.get(name)
+    return found if isinstance(found, Mapping) else {}

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
 from ridgeline.export.around.kubernetes import gpu_resource
-from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, tables_in
+from ridgeline.export.forms import table_in
 from ridgeline.export.wrapper import plain_name
 
 _FLAGS = "VLLM_ADDITIONAL_ARGS"
@@ -23,9 +24,6 @@ class KServe(Fleet):
     """
 
     key: ClassVar[str] = "kserve"
-    source: ClassVar[tuple[str, ...]] = ("kserve-llm",)
-    title: ClassVar[str] = "KServe"
-    file: ClassVar[str] = "llminferenceservice.yaml"
 
     def manifest(self, pools: Sequence[EnginePool], words: Mapping[str, Any]) -> dict[str, Any]:
         """The service with a route, a gateway and a scheduler as KServe has them."""

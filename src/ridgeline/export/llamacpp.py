@@ -25,16 +25,6 @@ class LlamaCpp(Target):
     """
 
     key: ClassVar[str] = "llamacpp"
-    source: ClassVar[tuple[str, ...]] = ("llama-cpp",)
-    title: ClassVar[str] = "llama.cpp"
-    program: ClassVar[str] = "llama.cpp"
-    form: ClassVar[str] = "flags"
-    file: ClassVar[str] = "llama-server.sh"
-    start: ClassVar[str] = "llama-server"
-    image: ClassVar[str] = "ghcr.io/ggml-org/llama.cpp:server-cuda"
-    port: ClassVar[int] = 8080
-    context_of_slots: ClassVar[bool] = True
-    memory_of: ClassVar[str] = ""
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The file of weights, how devices divide it, the context of all slots, and what lies on the host."""

@@ -8,7 +8,8 @@ from math import ceil
 from typing import Any, ClassVar
 
 from ridgeline.errors import InputError
-from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, tables_in
+from ridgeline.export.forms import table_in
 from ridgeline.export.wrapper import plain_name
 
 _PARALLEL = {"tensor": "tensor-parallel-size", "data": "data-parallel-size"}
@@ -25,12 +26,6 @@ class LlmD(Fleet):
     """
 
     key: ClassVar[str] = "llm-d"
-    source: ClassVar[tuple[str, ...]] = ("llm-d-modelservice",)
-    title: ClassVar[str] = "llm-d modelservice"
-    file: ClassVar[str] = "values.yaml"
-    start: ClassVar[str] = "helm install {name} llm-d-modelservice/llm-d-modelservice -f {file}"
-    image: ClassVar[str] = "ghcr.io/llm-d/llm-d-cuda:v0.9.0"
-    release: ClassVar[str] = "0.4.12"
 
     def command(self, words: Mapping[str, Any]) -> str:
         """The chart's installation under the model's name."""

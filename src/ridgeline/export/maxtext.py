@@ -20,12 +20,6 @@ class MaxText(Target):
     """
 
     key: ClassVar[str] = "maxtext"
-    source: ClassVar[tuple[str, ...]] = ("maxtext",)
-    title: ClassVar[str] = "MaxText"
-    program: ClassVar[str] = "maxtext"
-    task: ClassVar[str] = "training"
-    file: ClassVar[str] = "maxtext.yml"
-    start: ClassVar[str] = "python -m maxtext.trainers.pre_train.train {file}"
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The model's name there, data ranks inside nodes and across them, and sequences per device."""
@@ -87,7 +81,7 @@ class MaxText(Target):
             words["model.id"] = re.sub(r"^llama(?=[23])", "llama-", name)
         return words, {"gradient_accumulation_steps", "dtype", "weight_dtype", "num_pipeline_microbatches"}
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Words with the model's name as MaxText spells it."""
+    def filled(self, words: Mapping[str, Any], release: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The fields of words, with the model's name as MaxText spells it."""
         name = str(words.get("model.name", "default"))
-        return {**words, "model.name": re.sub(r"^llama-(?=[23])", "llama", name)}
+        return super().filled({**words, "model.name": re.sub(r"^llama-(?=[23])", "llama", name)}, release)

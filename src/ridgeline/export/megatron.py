@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,19 +20,11 @@ class Megatron(Target):
     """
 
     key: ClassVar[str] = "megatron"
-    source: ClassVar[tuple[str, ...]] = ("megatron-lm",)
-    title: ClassVar[str] = "Megatron-LM"
-    program: ClassVar[str] = "megatron-lm"
-    task: ClassVar[str] = "training"
-    form: ClassVar[str] = "flags"
-    file: ClassVar[str] = "pretrain.sh"
-    start: ClassVar[str] = "torchrun --nproc_per_node {per_node} --nnodes {nodes} pretrain_gpt.py"
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Experts' flags where there are experts, and how context is exchanged where it is divided."""
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
+        """Experts' flags are said where there are experts, how context is exchanged where it is divided."""
         out = set() if words.get("model.experts") else _OF_EXPERTS
-        out = out | ({"plan.context_style"} if words.get("plan.cp", 1) == 1 else set())
-        return {word: value for word, value in words.items() if word not in out}
+        return out | ({"plan.context_style"} if words.get("plan.cp", 1) == 1 else set())
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Sharding, chunks, recompute and the format, each of several flags, and what a run without data needs."""

@@ -8,8 +8,8 @@ from math import ceil
 from typing import Any, ClassVar
 
 from ridgeline.export.around.kubernetes import gpu_resource
-from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, table_in, tables_in
-from ridgeline.export.forms import parsed, yaml_text
+from ridgeline.export.fleet import WHOLE, EnginePool, Fleet, tables_in
+from ridgeline.export.forms import parsed, table_in, yaml_text
 from ridgeline.export.wrapper import plain_name
 
 _CONFIG = "serveConfigV2"
@@ -24,9 +24,6 @@ class RayLLM(Fleet):
     """
 
     key: ClassVar[str] = "ray-llm"
-    source: ClassVar[tuple[str, ...]] = ("kuberay", "ray-llm")
-    title: ClassVar[str] = "Ray Serve LLM"
-    file: ClassVar[str] = "rayservice.yaml"
     image: ClassVar[str] = f"rayproject/ray-llm:{_RAY}-py311-cu128"
 
     def manifest(self, pools: Sequence[EnginePool], words: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,17 +22,6 @@ class SGLang(Target):
     """
 
     key: ClassVar[str] = "sglang"
-    source: ClassVar[tuple[str, ...]] = ("sglang",)
-    title: ClassVar[str] = "SGLang"
-    program: ClassVar[str] = "sglang"
-    file: ClassVar[str] = "sglang.yaml"
-    start: ClassVar[str] = "sglang serve --config {file}"
-    release: ClassVar[str] = "0.5.23"
-    memory_of: ClassVar[str] = "static"
-    pools: ClassVar[bool] = True
-    image: ClassVar[str] = "lmsysorg/sglang:latest"
-    port: ClassVar[int] = 30000
-    on_nodes: ClassVar[str] = "{command} --nnodes {nodes} --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:{port}"
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Degrees, limits over all ranks, whole prompts, drafts and the role in a pool."""

@@ -1,12 +1,12 @@
 """A target: a program whose config a plan becomes, and from which one is read.
 
-A program is a file of this room with a `key`, and a table of its fields in `data/exports`. What the table can say is
-said there alone; a target's own code writes its file's form, and what hangs on several fields at once.
+A program is a file of this room with a `key`, its row of `data/exports/targets.toml`, and a table of its fields beside
+it. What tables can say is said there alone; a target's own code writes what hangs on several fields at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, cast
@@ -15,6 +15,7 @@ from ridgeline.errors import InputError
 from ridgeline.export.fields import ConfigField, field_table
 from ridgeline.export.forms import flags_text, flat, json_text, put, read_flags_text, yaml_text
 from ridgeline.export.modules import module_text, read_module
+from ridgeline.facts.store import read_toml
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.registry import in_room, keys_in_room
@@ -86,6 +87,11 @@ class Target(Technique):
     for_cluster: ClassVar[bool] = False
     of_language: ClassVar[bool] = True  # whether what it trains are language models alone
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, value in read_toml("exports/targets.toml").get(cls.key, {}).items():
+            setattr(cls, name, tuple(value) if isinstance(value, list) else value)
+
     def program_of(self, zero: int) -> str:
         """The framework whose policy holds for a stage of sharding."""
         return self.program
@@ -124,11 +130,11 @@ class Target(Technique):
         """The fields of words, and the words that have none; raises as `exported`."""
         document: dict[str, Any] = {}
         said: set[str] = set()
-        sayable = self.sayable(_without_adapters(words))
+        ours, unsaid = _without_adapters(words), self.unsaid(words)
         for row in self.rows(release):
-            if not row.ours or row.ours not in sayable:
+            if not row.ours or row.ours not in ours or row.ours in unsaid:
                 continue
-            value = row.theirs(sayable[row.ours])
+            value = row.theirs(ours[row.ours])
             if value is None:
                 if row.default:
                     put(document, row.name, row.absent)
@@ -143,9 +149,9 @@ class Target(Technique):
         document, own = self.finished(document, words, release)
         return document, tuple(word for word in words if word not in said | own and self.matters(word, words))
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The words that fields may say, where a field means something beside another alone."""
-        return words
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
+        """The words that no field says, as theirs means something beside another alone."""
+        return frozenset()
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The document with what hangs on several words at once, and the words that this said."""

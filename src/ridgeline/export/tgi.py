@@ -20,15 +20,6 @@ class TGI(Target):
     """
 
     key: ClassVar[str] = "tgi"
-    source: ClassVar[tuple[str, ...]] = ("tgi",)
-    title: ClassVar[str] = "TGI"
-    program: ClassVar[str] = "tgi"
-    form: ClassVar[str] = "flags"
-    file: ClassVar[str] = "tgi.sh"
-    start: ClassVar[str] = "text-generation-launcher"
-    release: ClassVar[str] = "3.3.6"
-    image: ClassVar[str] = "ghcr.io/huggingface/text-generation-inference:3.3.6"
-    port: ClassVar[int] = 3000
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Graphs, of which no sizes mean none, and the longest prompt."""

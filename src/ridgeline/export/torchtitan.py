@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,21 +20,11 @@ class Torchtitan(Target):
     """
 
     key: ClassVar[str] = "torchtitan"
-    source: ClassVar[tuple[str, ...]] = ("torchtitan",)
-    title: ClassVar[str] = "torchtitan"
-    program: ClassVar[str] = "torchtitan"
-    task: ClassVar[str] = "training"
-    form: ClassVar[str] = "python"
-    file: ClassVar[str] = "ridgeline_config.py"
-    start: ClassVar[str] = (
-        "torchrun --nproc_per_node {devices} -m torchtitan.train --module ridgeline_config --config config"
-    )
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A schedule where there is a pipeline, resharding where weights are sharded."""
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
+        """A schedule is said where there is a pipeline, resharding where weights are sharded."""
         out = {"plan.schedule"} if words.get("plan.pp", 1) == 1 else set()
-        out |= {"plan.zero"} if words.get("plan.zero", 0) < 2 else set()
-        return {word: value for word, value in words.items() if word not in out}
+        return out | ({"plan.zero"} if words.get("plan.zero", 0) < 2 else set())
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The model, the mesh's data ranks, micro-batches, recompute and formats, as calls."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,18 +20,11 @@ class Torchtune(Target):
     """
 
     key: ClassVar[str] = "torchtune"
-    source: ClassVar[tuple[str, ...]] = ("torchtune",)
-    title: ClassVar[str] = "torchtune"
-    program: ClassVar[str] = "torchtune"
-    task: ClassVar[str] = "training"
-    file: ClassVar[str] = "torchtune.yaml"
-    start: ClassVar[str] = "tune run {launch}{recipe} --config {file}"
 
-    def sayable(self, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sharding where weights are, a tensor degree where there is one."""
+    def unsaid(self, words: Mapping[str, Any]) -> Set[str]:
+        """Sharding is said where weights are sharded, a tensor degree where there is one."""
         out = set() if words.get("plan.zero", 0) >= 2 else {"plan.zero", "plan.offload_weights"}
-        out |= {"plan.tp"} if words.get("plan.tp", 1) == 1 else set()
-        return {word: value for word, value in words.items() if word not in out}
+        return out | ({"plan.tp"} if words.get("plan.tp", 1) == 1 else set())
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The parts that build model, data and tokenizer, and how ranks shard."""

@@ -18,12 +18,6 @@ class TRL(Target):
     """
 
     key: ClassVar[str] = "trl"
-    source: ClassVar[tuple[str, ...]] = ("trl", "transformers")
-    title: ClassVar[str] = "TRL"
-    program: ClassVar[str] = "transformers"
-    task: ClassVar[str] = "training"
-    file: ClassVar[str] = "trl.yaml"
-    start: ClassVar[str] = "trl sft --config {file} --dataset_name DATASET --output_dir out"
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """The task, and FSDP as the trainer's arguments say it."""

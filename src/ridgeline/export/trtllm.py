@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ridgeline.export.forms import put
+from ridgeline.export.forms import put, table_in
 from ridgeline.export.target import Document, Target, Told, Words
 
 
@@ -20,14 +20,6 @@ class TensorRTLLM(Target):
     """
 
     key: ClassVar[str] = "trtllm"
-    source: ClassVar[tuple[str, ...]] = ("tensorrt-llm",)
-    title: ClassVar[str] = "TensorRT-LLM"
-    program: ClassVar[str] = "trtllm"
-    file: ClassVar[str] = "trtllm.yaml"
-    start: ClassVar[str] = "trtllm-serve {model} --backend pytorch --config {file}"
-    release: ClassVar[str] = "1.2"
-    memory_of: ClassVar[str] = "free"
-    pools: ClassVar[bool] = True
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Attention's ranks, graphs, drafts and the role in a pool."""
@@ -58,8 +50,8 @@ class TensorRTLLM(Target):
         if graphs in fields or any(name.startswith(f"{graphs}.") for name in fields):
             words["plan.graphs"] = fields.get(graphs, {}) is not None
         used = {"enable_attention_dp", graphs, f"{graphs}.enable_padding", "cache_transceiver_config.backend"}
-        drafted = fields.get("speculative_config")
-        if isinstance(drafted, Mapping) and drafted.get("decoding_type") == "DraftTarget":
+        drafted = table_in(fields, "speculative_config")
+        if drafted.get("decoding_type") == "DraftTarget":
             tokens, model = drafted.get("max_draft_len"), drafted.get("speculative_model")
             if isinstance(tokens, int) and isinstance(model, str):
                 words |= {"plan.draft_tokens": tokens, "plan.draft_model": model}

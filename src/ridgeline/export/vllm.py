@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ridgeline.export.forms import table_in
 from ridgeline.export.target import Document, Target, Told, Words
 
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -22,20 +23,6 @@ class VLLM(Target):
     """
 
     key: ClassVar[str] = "vllm"
-    source: ClassVar[tuple[str, ...]] = ("vllm",)
-    title: ClassVar[str] = "vLLM"
-    program: ClassVar[str] = "vllm"
-    file: ClassVar[str] = "vllm.yaml"
-    start: ClassVar[str] = "vllm serve {model} --config {file}"
-    release: ClassVar[str] = "0.33.0"
-    memory_of: ClassVar[str] = "total"
-    pools: ClassVar[bool] = True
-    image: ClassVar[str] = "vllm/vllm-openai:latest"
-    on_nodes: ClassVar[str] = (
-        "{command} --nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port {port}"
-        " $([ $NODE_RANK = 0 ] || echo --headless)"
-    )
-    off: ClassVar[str] = "no-"
 
     def finished(self, document: Document, words: Mapping[str, Any], release: str) -> Told:
         """Expert parallelism as its switch, drafts, replicas of experts and the role in a pool."""
@@ -64,23 +51,18 @@ class VLLM(Target):
         used = {"enable-expert-parallel"}
         if fields.get("enable-expert-parallel"):
             words["plan.ep"] = words.get("plan.tp", 1) * words.get("plan.dp", 1)
-        drafted = _table(fields, "speculative-config")
+        drafted = table_in(fields, "speculative-config")
         tokens, model = drafted.get("num_speculative_tokens"), drafted.get("model")
         if isinstance(tokens, int) and isinstance(model, str) and drafted.get("method", "draft_model") == "draft_model":
             words |= {"plan.draft_tokens": tokens, "plan.draft_model": model}
             used.add("speculative-config")
-        redundant = _table(fields, "eplb-config").get("num_redundant_experts")
+        redundant = table_in(fields, "eplb-config").get("num_redundant_experts")
         if isinstance(redundant, int) and redundant:
             words["plan.expert_redundant"] = redundant
             used |= {"eplb-config", "enable-eplb"}
-        role = _table(fields, "kv-transfer-config").get("kv_role")
+        role = table_in(fields, "kv-transfer-config").get("kv_role")
         for ours, theirs in _ROLES.items():
             if role == theirs:
                 words["pool.role"] = ours
                 used.add("kv-transfer-config")
         return words, used
-
-
-def _table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = fields.get(name)
-    return found if isinstance(found, Mapping) else {}
