@@ -200,7 +200,8 @@ def offload_programs() -> tuple[OffloadProgram, ...]:
     """The programs of `data/offloading.toml` in its order; raises `InputError` for an unknown field."""
     found = []
     for row in store.read_toml(TABLE)["program"]:
-        since = tuple(HabitChange(**_split(each, {"release", "build", "pull", "date"})) for each in row.pop("since", []))
+        dated = {"release", "build", "pull", "date"}
+        since = tuple(HabitChange(**_split(each, dated)) for each in row.pop("since", []))
         found.append(OffloadProgram(**{**_split(row, {"pattern", "tiles_from"}, whole=True), "since": since}))
     return tuple(found)
 
@@ -210,7 +211,9 @@ def _split(row: dict[str, Any], own: set[str], *, whole: bool = False) -> dict[s
     known = {one.name for one in fields(Habits)}
     if unknown := row.keys() - known - own - {"source"}:
         raise InputError(f"'{min(unknown)}' is no habit of offloading", file=TABLE, field=min(unknown))
-    said = {name: Kernel(value) if name == "kernel" else value for name, value in row.items() if name in known}
+    said: dict[str, Any] = {
+        name: Kernel(value) if name == "kernel" else value for name, value in row.items() if name in known
+    }
     return {**{name: row[name] for name in own if name in row}, "habits": Habits(**said) if whole else said}
 
 
