@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.cost.formats import form
 from ridgeline.errors import RidgelineError
+from ridgeline.facts.transfer import run_spread
 from ridgeline.plan.deployment import Role
 from ridgeline.seams.serving import all_devices
 from ridgeline.validate.rows import Row
@@ -151,7 +154,7 @@ def test_gigabytes_of_a_source_that_prints_binary_ones() -> None:
 def test_memory_of_a_static_batch_by_hand() -> None:
     """Weights, a head's own table, cache, and beside: 17 widths and scores of each prompt token, logits, context.
 
-    Half and twice what is beside.
+    Half and twice what is beside, and how far other people's runs lie beyond: squares of logarithms add up.
 
     GPT-350M of FasterTransformer's guide: 24 layers of width 1024, a vocabulary of 51200, 2048 positions.
     """
@@ -162,8 +165,10 @@ def test_memory_of_a_static_batch_by_hand() -> None:
     weights = (12 * 24 * 1024 + 2 * 51200 + 2048) * 1024 * 2
     cache = 16 * 544 * 24 * 2 * 1024 * 2
     assert found["predicted"] * 2**30 == pytest.approx(beside + weights + cache, rel=1e-6)
-    assert (found["high"] - found["predicted"]) * 2**30 == pytest.approx(beside, rel=1e-6)
-    assert (found["predicted"] - found["low"]) * 2**30 == pytest.approx(0.5 * beside, rel=1e-6)
+    whole, runs = beside + weights + cache, run_spread("memory of serving")
+    for end, own, run in (("low", whole - 0.5 * beside, runs[0]), ("high", whole + beside, runs[1])):
+        far = math.hypot(math.log(own / whole), math.log(run))
+        assert abs(math.log(found[end] * 2**30 / whole)) == pytest.approx(far, rel=1e-5)
 
 
 def test_attention_data_parallel_of_a_note() -> None:
