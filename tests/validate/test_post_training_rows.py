@@ -125,6 +125,10 @@ def test_devices_of_each_side_are_read() -> None:
     job = read_job(row(mode="async", layout="3 rollout : 5 train"), machines())
     assert job.question.stated["rollout_devices"] == 3
     assert not job.searched
+    half = read_job(row(mode="async"), machines())  # as NeMo RL's recipes have it
+    assert half.question.stated["rollout_devices"] == 4
+    assert not half.searched
+    assert read_job(row(mode="async", train_engine="Megatron (realhf)"), machines()).searched
 
 
 def test_an_answer_has_interval_and_evidence() -> None:
