@@ -12,12 +12,14 @@ import pytest
 from test_serving_reference import Case, FakeEngine, differences
 
 from ridgeline.cost.machine import machine
+from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.host_experts import HostedLayer
 from ridgeline.seams.registry import technique
 from ridgeline.serving.engine import engine
+from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.traffic import traffic
 
 TEXTS = (
@@ -29,7 +31,9 @@ TEXTS = (
 )
 
 
-STREAMED = ("moe-gen", "moe-gen(processors_attend=0)", "moe-lens", "moe-lightning(padding=3)")
+STREAMED = (
+    "moe-gen", "moe-gen(processors_attend=0)", "moe-lens", "moe-lightning(padding=3)", "peer-memory(share=0.1)"
+)  # fmt: skip
 
 
 def hosted(experts: int, top_k: int, tokens: list[float], **changes: Any) -> HostedLayer:
@@ -112,7 +116,7 @@ def test_more_on_the_device_is_never_slower(text: str) -> None:
 @cache
 def served(text: str) -> Any:
     made_ = deployed(technique=(text,), cache_tokens=4096, max_seqs=8)
-    return engine(load("olmoe-1b-7b"), machine(cluster("1xA100-80GB-SXM")), made_)
+    return engine(load("olmoe-1b-7b"), machine(cluster("2xA100-80GB-SXM")), made_)
 
 
 @pytest.mark.parametrize("text", TEXTS + STREAMED)
@@ -159,3 +163,34 @@ def test_a_predictor_goes_over_all_tokens_before_the_pass() -> None:
     one = hosted(4, 4, [1.0], layers=10, device_s=np.array([4e-3]))
     more, none = (made(f"expertflow(share=1,skew=0,predictor_m={size})").layer(one) for size in (200, 0))
     assert more.total[0] - none.total[0] == pytest.approx(2 * 1e-3 / 10)
+
+
+def peered(share: float, model: str = "opt-30b") -> Any:
+    made_ = deployed(technique=(f"peer-memory(share={share})",) if share < 1.0 else (), max_seqs=32, engine="vllm")
+    return engine(load(model), machine(cluster("2xA100-80GB-SXM")), made_)
+
+
+def test_layers_of_a_peer_take_the_longer_of_computing_and_the_link() -> None:
+    """Half of 60 GB at what NVLink reaches takes longer than a step; a twentieth is hidden beside it."""
+    half, whole = peered(0.5), peered(1.0)
+    layers = 48 * 12 * 7168**2 * 2.0
+    assert whole.capacity.weights_bytes - half.capacity.weights_bytes == pytest.approx(layers / 2, rel=0.01)
+    assert half.capacity.cache_tokens > whole.capacity.cache_tokens  # it stays on the device, where there is room now
+    one = machine(cluster("2xA100-80GB-SXM"))
+    link_s = layers / 2 / (one.tiers[0].bytes_per_s * one.efficiency[0])
+    asked = traffic(np.zeros(8), np.full(8, 64), np.full(8, 33))
+
+    def step_s(made_: Any) -> float:
+        found = replay([made_], asked)
+        return float(np.max((found.end_s - found.first_s) / 32))
+
+    assert step_s(half) == pytest.approx(link_s, rel=0.05)
+    assert step_s(peered(0.95)) == pytest.approx(step_s(whole), rel=0.1)
+
+
+def test_a_peer_that_computes_lends_nothing() -> None:
+    with pytest.raises(PlanError, match="at most 1 instances"):
+        engine(
+            load("opt-30b"), machine(cluster("2xA100-80GB-SXM")),
+            deployed(technique=("peer-memory",), instances=2),
+        )  # fmt: skip

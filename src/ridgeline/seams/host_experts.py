@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.seams.serving_technique import Instance, ServingTechnique
 from ridgeline.seams.technique import EXACT, param
@@ -110,10 +110,10 @@ class HostExperts(ServingTechnique):
 
     The device holds a `share` of each layer's experts; a technique says by `layer` what the others take. One that
     `streams` keeps a share of whole layers, and all caches, in host memory: the others' weights cross the link in every
-    iteration, beside the device and the processors, which attend to the share `attended` of the cache. One `in_blocks`
-    is of hosts without devices, a rank of tensor parallelism each: `window_s` says how drives and processors alternate,
-    `window_bytes` what memory holds, `exchange_s` how ranks add up what they computed; weights are `element_bytes` wide
-    in memory.
+    iteration, beside the device and the processors, which attend to the share `attended` of the cache; one that
+    `keeps_cache` leaves caches to the device, and its weights `elsewhere`. One `in_blocks` is of hosts without devices,
+    a rank of tensor parallelism each: `window_s` says how drives and processors alternate, `window_bytes` what memory
+    holds, `exchange_s` how ranks add up what they computed; weights are `element_bytes` wide in memory.
     """
 
     family: ClassVar[str] = "host_experts"
@@ -122,6 +122,8 @@ class HostExperts(ServingTechnique):
     in_words: ClassVar[bool] = False
     streams: ClassVar[bool] = False
     in_blocks: ClassVar[bool] = False
+    keeps_cache: ClassVar[bool] = False
+    elsewhere: ClassVar[str] = "host memory"
     element_bytes: ClassVar[float | None] = None
     share: float = param(0.25, "1", "share of each layer's experts that the device holds", high=1.0)
     dram_gb: float | None = param(
@@ -163,6 +165,14 @@ class HostExperts(ServingTechnique):
     def buffer_bytes(self, dense_bytes: float, experts_bytes: float, experts: int) -> float:
         """Device memory in which weights of layers arrive, of one that streams [byte]."""
         return 2.0 * (dense_bytes + experts_bytes)
+
+    def link_bytes_per_s(self, machine: Any, host: float) -> float:
+        """Link over which weights come [byte/s]: the host's, given what it reaches."""
+        return host
+
+    def room_bytes(self, machine: Any) -> float:
+        """Memory for weights beside the device [byte]: the host's."""
+        return self.dram_gb * 1e9 if self.dram_gb else float(machine.cluster.host.dram_bytes)
 
     def cache_bytes(self, left_bytes: float) -> float:
         """Host memory for caches, of one that streams: what is left beside the weights [byte]."""

@@ -172,9 +172,10 @@ def capacity(
     cache = left - state
     hosted = of(deployment, HostExperts)
     if hosted.streams:
-        check_buffers(model, served, hosted, formats, cache)
-        cache = (hosted.dram_gb or 0.0) * 1e9 or dram_bytes
-        cache = hosted.cache_bytes(cache - hosted_bytes(served, deployment, formats))
+        buffers = check_buffers(model, served, hosted, formats, cache)
+        host = (hosted.dram_gb or 0.0) * 1e9 or dram_bytes
+        elsewhere = hosted.cache_bytes(host - hosted_bytes(served, deployment, formats))
+        cache = cache - buffers if hosted.keeps_cache else elsewhere
     each = whole * share + drafts[1]
     tokens = int(cache / each) if each > 0 else 2**31
     if deployment.options.cache_tokens is not None:
@@ -199,8 +200,8 @@ def capacity(
     )
 
 
-def check_buffers(model: Model, served: Served, hosted: HostExperts, formats: Formats, room_bytes: float) -> None:
-    """Raises `NoPlanError` where weights that are streamed have no room to arrive in [byte]."""
+def check_buffers(model: Model, served: Served, hosted: HostExperts, formats: Formats, room_bytes: float) -> float:
+    """What weights that are streamed arrive in [byte]; raises `NoPlanError` where there is no room for it."""
     asked = 0.0
     for kind in served.kinds:
         routed = [piece for piece in kind.pieces if isinstance(piece, Experts)]
@@ -212,6 +213,7 @@ def check_buffers(model: Model, served: Served, hosted: HostExperts, formats: Fo
             f"{model.name} will not start: layers that are streamed arrive in {bytes_text(asked)}, the device has"
             f" {bytes_text(max(room_bytes, 0.0))} left; keep a smaller share of them there, or take narrower weights"
         )
+    return asked
 
 
 def _state_bytes(served: Served) -> float:

@@ -50,11 +50,11 @@ def check_hosted(served: Served, deployment: Deployment, formats: Formats, machi
     ):
         raise PlanError("deployment: experts in host memory are modelled for layers whose experts are alike")
     held = hosted_bytes(served, deployment, formats)
-    room = chosen.dram_gb * 1e9 if chosen.dram_gb else machine.cluster.host.dram_bytes
+    room = chosen.room_bytes(machine)
     if held > room:
         raise NoPlanError(
-            f"{bytes_text(held)} of weights do not fit in {bytes_text(room)} of host memory; take a larger share on the"
-            " device, narrower weights, or say what the host holds (dram_gb)"
+            f"{bytes_text(held)} of weights do not fit in {bytes_text(room)} of {chosen.elsewhere}; take a larger share"
+            " on the device, narrower weights, or say what is there (dram_gb)"
         )
 
 
@@ -79,7 +79,8 @@ def hosted_seconds(
     chosen, layers = of(deployment, HostExperts), expert_layers(served)
     number = sum(count for count, _ in layers)
     piece, host = layers[0][1], processors(chosen, machine)
-    link, size = host_link_bytes_per_s(machine), form(formats.feed).weight_bytes
+    link = chosen.link_bytes_per_s(machine, host_link_bytes_per_s(machine))
+    size = form(formats.feed).weight_bytes
     found = chosen.layer(
         HostedLayer(
             experts=piece.count, top_k=piece.top_k, expert_bytes=expert_params(piece) * size,
@@ -119,6 +120,7 @@ def hosted_cache(instance: Instance) -> HostedCache:
     read = [
         count * instance.steps.prices.decode(core, sequences, tokens / sequences).mid for count, core in cores(served)
     ]
+    link = of(deployment, HostExperts).link_bytes_per_s(machine, host_link_bytes_per_s(machine))
     return HostedCache(
         weights_s=hosted_bytes(served, deployment, formats) / link,
         link_s=tokens * instance.capacity.token_bytes / link,
@@ -133,6 +135,8 @@ def streamed_numbers(instance: Instance) -> dict[str, float]:
     t = max(c + (1 - w) a d, w a, n + (1 - w) a l) with a the processors' attention to all of a step's cache, w the
     share of it to which they attend, d and l what the device and the link take for it over what they do.
     """
+    if of(instance.deployment, HostExperts).keeps_cache:
+        return {"nano_tokens": 1.0, "chain": 0.0, "memory_sms": 1.0, "link_sms": 0.0, "attention_memory": 0.0}
     full = hosted_cache(instance)
     share = of(instance.deployment, HostExperts).attended(full)
     left = (1.0 - share) / max(full.host_s, 1e-30)
@@ -142,26 +146,31 @@ def streamed_numbers(instance: Instance) -> dict[str, float]:
     }  # fmt: skip
 
 
-def streamed_tables(steps: StepModel, tokens: Array, device: Sequence[Seconds], n: Array, c: Array) -> NanoTables:
+def streamed_tables(
+    steps: StepModel, tokens: Array, device: Sequence[Seconds], n: Array, c: Array, decode: Seconds
+) -> NanoTables:
     """What each side does of an iteration whose weights cross the link: device, processors, link [s].
 
     `device` (T,) what a rank, its experts in steps and with prompts take there, and (N,) sampling; activations cross
-    the link in every layer, and the processors start once in each.
+    the link in every layer, and the processors start once in each. `decode` (N, C) is the device's own attention.
     """
     served, machine, deployment = steps.served, steps.machine, steps.deployment
-    most = float(of(deployment, HostExperts).resident_tokens(int(tokens[-1])))
+    chosen = of(deployment, HostExperts)
+    most = float(chosen.resident_tokens(int(tokens[-1])))
+    link = chosen.link_bytes_per_s(machine, host_link_bytes_per_s(machine))
     lane, group, prompt_group = (_in_batches(each, tokens, most) for each in device[:3])
     head = device[3]
     layers = sum(kind.count for kind in served.kinds)
-    size = hosted_bytes(served, deployment, steps.formats) + layers * 2.0 * served.hidden * tokens
-    host = processors(of(deployment, HostExperts), machine)
-    link = host_link_bytes_per_s(machine)
-    start = layers * np.asarray(crossing_s(tokens, served.hidden, link))
+    beside = 0.0 if chosen.keeps_cache else layers * 2.0 * served.hidden
+    size = hosted_bytes(served, deployment, steps.formats) + beside * tokens
+    host = processors(chosen, machine)
+    start = (beside > 0.0) * layers * np.asarray(crossing_s(tokens, served.hidden, link))
     none, sampled = nothing(tokens.shape), nothing(head.mid.shape)
     return NanoTables(
         compute=stacked((lane, group, prompt_group)), memory=stacked((_side(start, "sync"), none, none)),
         network=stacked((_side(size / link, "link"), none, none)), head_compute=head, head_memory=sampled,
-        head_network=sampled, decode=_side(attended_s(served, host, steps.formats, n * c), "host"),
+        head_network=sampled,
+        decode=decode if chosen.keeps_cache else _side(attended_s(served, host, steps.formats, n * c), "host"),
     )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ class StepModel:
             many = without(many, self._hidden(_MANY * chunks)[1][:, None])
         nano = self._nano(tokens, sequences, n, c) if of(self.deployment, NanoBatches).applied else None
         if hosted.streams:
-            nano = streamed_tables(self, tokens, (lane, group, prompt_group, head), n, c)
+            nano = streamed_tables(self, tokens, (lane, group, prompt_group, head), n, c, decode)
         return StepTables(
             tokens=tokens,
             lane=lane,
