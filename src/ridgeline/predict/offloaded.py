@@ -176,8 +176,8 @@ def hybrid_of(
     matrix = host is not None and host.has_matrix_units
     where = None if asked.technique in _ALONE else machine(cluster)
     hybrid = Hybrid(
-        model, where, host, _placement(asked, cluster), deployment=deployment,
-        habits=habits_of(engine, weights=formats.feed, matrix_units=matrix), network=_network(cluster, deployment.tp),
+        model, where, host, _placement(asked, cluster, deployment.tp), deployment=deployment,
+        habits=habits_of(engine, weights=formats.feed, matrix_units=matrix),
     )  # fmt: skip
     return hybrid, said
 
@@ -235,7 +235,7 @@ def _about_dram(asked: Offload, cluster: Cluster) -> list[str]:
     return [f"{bytes_text(cluster.host.dram_bytes)} of host memory, as machines with {cluster.accelerator.name} have"]
 
 
-def _placement(asked: Offload, cluster: Cluster) -> HostPlacement:
+def _placement(asked: Offload, cluster: Cluster, ranks: int) -> HostPlacement:
     recent = asked.technique in (OffloadMethod.FETCHED, OffloadMethod.DISK)
     return HostPlacement(
         technique=asked.technique,
@@ -245,6 +245,7 @@ def _placement(asked: Offload, cluster: Cluster) -> HostPlacement:
         storage=asked.storage or "nvme",
         from_disk=asked.technique is OffloadMethod.STREAMED and bool(asked.storage),
         layerwise=asked.layerwise,
+        network=_network(cluster, ranks) if asked.technique is OffloadMethod.DISK else (0.0, 1.0),
     )
 
 

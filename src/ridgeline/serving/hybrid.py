@@ -127,7 +127,7 @@ def rank_blocks(hybrid: Hybrid, rows: Rows) -> StreamedBlocks:
     summed = np.zeros_like(rows.tokens)
     if ranks > 1:
         size = hybrid.weight_bytes * hybrid.whole.hidden * rows.tokens
-        summed = ranked.exchange_s(size, ranks, *hybrid.network)
+        summed = ranked.exchange_s(size, ranks, *hybrid.placement.network)
     table = sum(op_params(op, 1) for op in hybrid.model.graph.embedding)
     found = [(table * hybrid.weight_bytes, host_s(hybrid, hybrid.whole.embedding, rows))]
     for kind in hybrid.device_served.kinds:

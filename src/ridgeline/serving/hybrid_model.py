@@ -48,12 +48,10 @@ class Hybrid:
         habits: Habits,
         host_bytes: float | None = None,
         top_k: int | None = None,
-        network: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self.model, self.machine, self.placement = model, machine, placement
         self.deployment, self.formats, self.habits = deployment, formats_of(deployment), habits
         self.ranked = of(deployment, HostExperts) if of(deployment, HostExperts).in_blocks else None
-        self.network = network  # latency of a message [s] and rate [byte/s] between hosts that are ranks
         host_bytes = host_bytes if self.ranked is None else self.ranked.element_bytes
         self.weight_bytes = host_bytes if host_bytes is not None else form(self.formats.feed).weight_bytes
         self.device_served = _taking(serve(model, deployment), top_k)

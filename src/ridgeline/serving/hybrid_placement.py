@@ -50,6 +50,7 @@ class HostPlacement:
     weights that are streamed may come from there (`from_disk`). `layerwise` says that long prompts run on the device,
     one layer's weights copied at a time. `read_bytes_per_s` is the sequential rate of the storage where it is stated,
     `disk_share` [1] what of the streamed weights lies there; `cache_on_host` where the cache lies, None as it fits.
+    `network` is what a message between hosts that are ranks waits [s], and the rate of one's link [byte/s].
     """
 
     technique: OffloadMethod
@@ -63,6 +64,7 @@ class HostPlacement:
     read_bytes_per_s: float | None = None
     disk_share: float = 1.0
     cache_on_host: bool | None = None
+    network: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0.0 <= self.share <= 1.0:

@@ -23,7 +23,7 @@ class Grammar(StructuredOutput):
     """
 
     key: ClassVar[str] = "structured-output"
-    source: ClassVar[tuple[str, ...]] = ("maskbench", "vllm, vllm/v1/structured_output/__init__.py at 00b6063")
+    source: ClassVar[tuple[str, ...]] = ("maskbench", "vllm")
     share: float = param(1.0, "1", "share of requests that are constrained; all when absent", high=1.0)
     schemas: int = param(1, "schemas", "different schemas, evenly asked for", low=1, high=1_000_000)
     grammar: str = param(
