@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ridgeline.errors import UnknownNameError
-from ridgeline.graph.detection import COCO_SIDE
+from ridgeline.graph.detection import COCO_SIDE, region_network
 from ridgeline.graph.model import Block
 from ridgeline.graph.ops import Op
-from ridgeline.graph.regions import region_network
 from ridgeline.graph.vision import Turned
 
 

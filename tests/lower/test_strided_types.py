@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
-from ridgeline.lower.strided import StridedType, subarray
+from ridgeline.lower.strided import StridedType
 from ridgeline.predict.operator import operator_cost
 from ridgeline.predict.operator_mechanisms import strided_type
 from ridgeline.seams.registry import technique
@@ -17,6 +17,23 @@ from ridgeline.techniques.strided_transfers.tempi import Tempi
 RATES = StridedRates(
     issue_s=1e-5, kernel_s=1e-6, memory_bytes_per_s=1e12, link_bytes_per_s=1e10, message_s=lambda size: size / 1e10
 )  # fmt: skip
+
+
+def offsets(one: StridedType) -> np.ndarray:
+    """Where each byte lies [byte], sorted: what two types that mean the same have in common."""
+    found = np.arange(one.block) + one.start
+    for count, stride in one.dims:
+        found = (found[None, :] + stride * np.arange(count)[:, None]).ravel()
+    return np.sort(found)
+
+
+def subarray(sizes: tuple[int, ...], part: tuple[int, ...], begin: tuple[int, ...], element: int) -> StridedType:
+    """A box of an array in C order: MPI's subarray of elements of so many bytes."""
+    found = StridedType(block=element)
+    start, stride = 0, element
+    for size, many, first in zip(reversed(sizes), reversed(part), reversed(begin), strict=True):
+        found, start, stride = found.repeated(many, stride), start + first * stride, stride * size
+    return StridedType(block=found.block, dims=found.dims, start=start)
 
 
 @st.composite
@@ -33,7 +50,7 @@ def nested(draw: st.DrawFn) -> StridedType:
 @given(nested())
 def test_the_form_has_the_same_bytes_and_is_its_own(one):
     form = one.canonical()
-    assert np.array_equal(form.offsets(), one.offsets())
+    assert np.array_equal(offsets(form), offsets(one))
     assert form.canonical() == form
     assert form.blocks <= one.blocks
 

@@ -18,7 +18,7 @@ from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.predict import Predictor
-from ridgeline.search.aimed import spending
+from ridgeline.search.ranked import spending
 from ridgeline.search.search import Searcher, search
 from ridgeline.search.space import Space
 

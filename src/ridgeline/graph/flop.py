@@ -27,7 +27,6 @@ from ridgeline.graph.ops import (
 )
 
 Number = TypeVar("Number", float, NDArray[np.float64])
-BACKWARD_RATIO = 2  # each product's backward is two products of its size
 COUNTS = ("causal", "full")
 
 
@@ -124,7 +123,7 @@ def model_flop_per_token(
         for packed documents that attention may not cross; windows still cap it.
     encoder_seq_len : tokens of the encoder for each decoder sequence (default S).
 
-    Domain: S >= 1. Training costs `1 + BACKWARD_RATIO` times this. Experts count `top_k` times.
+    Domain: S >= 1. Training costs three times this: each product's backward is two products of its size. Experts count `top_k` times.
     """
     source = seq_len if encoder_seq_len is None else encoder_seq_len
     total = seq_len * 0.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ridgeline.errors import UnknownNameError
 from ridgeline.facts.readings import reading
 from ridgeline.graph.convolutional import CONVOLUTIONAL, convolutional
-from ridgeline.graph.detection import DETECTORS, detector
+from ridgeline.graph.detection import DETECTORS, REGION_NETWORKS, detector, region_network
 from ridgeline.graph.lstm import RECURRENT, recurrent
 from ridgeline.graph.mobile import MOBILE, mobile
 from ridgeline.graph.model import SAMPLE, Block, Model, network_of
@@ -16,7 +16,6 @@ from ridgeline.graph.ops import Op, elementwise
 from ridgeline.graph.patches import PATCHED, patched
 from ridgeline.graph.pixels import product
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
-from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.translation import TRANSLATORS, translator

@@ -45,18 +45,16 @@ class Precision:
     grad_bytes: float
     master_bytes: float
     quantize: bool = False
-    block_scaled: bool = False
 
 
 def _recipe(
-    name: str, compute: str, attention: str, sizes: tuple[int, int, int, int], *, quantize: bool = False,
-    block_scaled: bool = False,
-) -> Precision:  # fmt: skip
+    name: str, compute: str, attention: str, sizes: tuple[int, int, int, int], *, quantize: bool = False
+) -> Precision:
     """A recipe; `sizes` are bytes of activations, weights, gradients and master copies."""
     activation, weight, grad, master = sizes
     return Precision(
         name=name, compute=compute, attention=attention, activation_bytes=activation, weight_bytes=weight,
-        grad_bytes=grad, master_bytes=master, quantize=quantize, block_scaled=block_scaled,
+        grad_bytes=grad, master_bytes=master, quantize=quantize,
     )  # fmt: skip
 
 
@@ -71,9 +69,9 @@ PRECISIONS: dict[str, Precision] = {
         _recipe("fp16-amp", "fp16", "fp16", (2, 4, 4, 0)),
         _recipe("bf16-amp", "bf16", "bf16", (2, 4, 4, 0)),
         _recipe("fp8", "fp8", "bf16", (2, 2, 4, 4), quantize=True),
-        _recipe("mxfp8", "fp8", "bf16", (2, 2, 4, 4), quantize=True, block_scaled=True),
+        _recipe("mxfp8", "fp8", "bf16", (2, 2, 4, 4), quantize=True),
         _recipe("int8", "int8", "bf16", (2, 2, 4, 4), quantize=True),
-        _recipe("nvfp4", "fp4", "bf16", (2, 2, 4, 4), quantize=True, block_scaled=True),
+        _recipe("nvfp4", "fp4", "bf16", (2, 2, 4, 4), quantize=True),
     )
 }
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-
-import numpy as np
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +28,6 @@ class StridedType:
         """The type `count` times, `stride` bytes apart: MPI's hvector of it; a vector counts strides in extents."""
         return StridedType(block=self.block, dims=((count, stride), *self.dims), start=self.start)
 
-    def offsets(self) -> NDArray[np.int64]:
-        """Where each byte lies [byte], sorted: what two types that mean the same have in common."""
-        found = np.arange(self.block) + self.start
-        for count, stride in self.dims:
-            found = (found[None, :] + stride * np.arange(count)[:, None]).ravel()
-        return np.sort(found)
-
     def canonical(self) -> StridedType:
         """The same bytes in the form that all descriptions of them share.
 
@@ -56,12 +45,3 @@ class StridedType:
             else:
                 found.append((count, stride))
         return StridedType(block=block, dims=tuple(found), start=self.start)
-
-
-def subarray(sizes: Sequence[int], part: Sequence[int], begin: Sequence[int], element: int) -> StridedType:
-    """A box of an array in C order: MPI's subarray of elements of so many bytes."""
-    found = StridedType(block=element)
-    start, stride = 0, element
-    for size, many, first in zip(reversed(sizes), reversed(part), reversed(begin), strict=True):
-        found, start, stride = found.repeated(many, stride), start + first * stride, stride * size
-    return StridedType(block=found.block, dims=found.dims, start=start)

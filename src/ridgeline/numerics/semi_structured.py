@@ -83,7 +83,6 @@ class TrainedMask:
     """What training by `fitted` ended with: loss over that of a zero weight, and mean share of masks that flipped."""
 
     loss: float
-    flips: float
     last_flips: float
 
 
@@ -92,7 +91,7 @@ def fitted(arrays: Arrays, project: Projection, *, steps: int, decay: float = 0.
 
     The gradient of the projection is taken for that of the weight (straight through), made from an unbiased 2:4
     gradient of the results where `prune`; `decay` times what the mask leaves out is added to it. Flips are the share of
-    a mask that changes in a step, over all steps and over the last tenth.
+    a mask that changes in a step, over the last tenth of all steps.
     """
     draw, inputs = np.random.default_rng(arrays.seed), arrays.inputs
     rate = _RATE / float(np.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[-1])
@@ -108,7 +107,7 @@ def fitted(arrays: Arrays, project: Projection, *, steps: int, decay: float = 0.
         found, mask = project(weight)
         flips.append(float(np.mean(before != mask)))
     loss = result_error(arrays, found) ** 2
-    return TrainedMask(loss=loss, flips=float(np.mean(flips)), last_flips=float(np.mean(flips[-max(1, steps // 10) :])))
+    return TrainedMask(loss=loss, last_flips=float(np.mean(flips[-max(1, steps // 10) :])))
 
 
 def masked(mask: Callable[[Floats], Mask]) -> Projection:

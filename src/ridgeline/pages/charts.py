@@ -16,7 +16,7 @@ _DRAWN = {
     "ServingReport": "serving.charts",
     "ServingSearch": "fronts.of_deployments",
     "Advice": "advised.charts",
-    "list of OperatorCost": "operators.charts",
+    "list of OperatorCost": "parts.of_operators",
     "SamplingCost": "parts.of_pictures",
     "OffloadReport": "parts.of_offload",
     "PolicyReport": "parts.of_policy",
@@ -25,8 +25,8 @@ _DRAWN = {
     "list of MixedReport": "parts.of_mixed",
     "list of LengthsReport": "parts.of_lengths",
     "list of PoolOutcome": "parts.of_jobs",
-    "list with verdict": "claimed.charts",
-    "list with measured": "checked.charts",
+    "list with verdict": "checked.of_claims",
+    "list with measured": "checked.of_rows",
 }
 """By class of the typed result or of a list's first row, or by a key of that row: what names its charts."""
 

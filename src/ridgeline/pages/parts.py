@@ -1,4 +1,4 @@
-"""Charts of answers that are a few bars: diffusion, offload, unlike devices and lengths, rent, pools of jobs."""
+"""Charts of answers that are a few bars: diffusion, offload, unlike devices and lengths, rent, jobs, operators."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from ridgeline.pages.bars import Bar, bars
 from ridgeline.pages.charts import Charts
+from ridgeline.pages.curves import Curve, Point, Side, scattered
 from ridgeline.pages.drawing import FAINT, HUES, Figure
 from ridgeline.report.lengths import LengthsReport
 from ridgeline.report.mixed import MixedReport
 from ridgeline.report.offloaded import TIERS, OffloadReport, PolicyReport, Spent
+from ridgeline.report.operator import OperatorCost
 from ridgeline.report.text import money_text
-from ridgeline.units import bytes_text, time_text
+from ridgeline.units import bytes_text, rate_text, time_text
 
 if TYPE_CHECKING:
     from ridgeline.predict.sampling import SamplingCost
@@ -232,3 +234,47 @@ def _busy(name: str, title: str, spent: Spent) -> Figure:
     low, high = time_text(spent.low), time_text(spent.high)
     note = f"The line is its end, {time_text(spent.total)} ({low} to {high}); sides overlap."
     return bars(name, title, rows, mark=spent.total, note=note)
+
+
+_TERA = 1e12
+
+
+def of_operators(found: list[OperatorCost]) -> Charts:
+    """Charts of `op`."""
+    return {"time": lambda: _times(found), "roofline": lambda: _roofline(found)}
+
+
+def _tip(one: OperatorCost) -> str:
+    ends = f"80 % interval {time_text(one.low_s)} to {time_text(one.high_s)}"
+    source = f" ({one.source})" if one.source else ""
+    return f"{one.machine}: {time_text(one.seconds)}, {ends}\nbound by {one.bound}; {one.evidence.label}{source}"
+
+
+def _times(found: list[OperatorCost]) -> Figure:
+    rows = [
+        Bar(
+            name=one.machine, told=time_text(one.seconds), interval=(one.low_s, one.high_s),
+            parts=((one.seconds, HUES[place % len(HUES)], _tip(one)),),
+        )
+        for place, one in enumerate(found)
+    ]  # fmt: skip
+    return bars("time", "Time with its 80 % interval", rows)
+
+
+def _roofline(found: list[OperatorCost]) -> Figure | None:
+    placed = [one for one in found if min(one.flop, one.bytes, one.seconds, one.compute_s, one.memory_s) > 0]
+    if not placed:
+        return None
+    points, roofs = [], []
+    for place, one in enumerate(placed):
+        colour, peak, rate = HUES[place % len(HUES)], one.flop / one.compute_s, one.bytes / one.memory_s
+        at, ridge = one.flop / one.bytes, peak / rate
+        points.append(Point(x=at, y=one.flop / one.seconds, tip=_tip(one), colour=colour))
+        low, high = min(at, ridge) / 4, max(at, ridge) * 4
+        name = f"{one.machine}, {rate_text(peak, 'FLOP/s')}"
+        roofs.append(Curve(name=name, places=[(low, low * rate), (ridge, peak), (high, peak)], colour=colour))
+    sides = (
+        Side(title="FLOP per byte of memory traffic", told=lambda value: f"{value:g}", scale="log"),
+        Side(title="attained TFLOP/s", told=lambda value: f"{value / _TERA:g}", scale="log"),
+    )
+    return scattered("roofline", "Under the roofs of the datasheets", points, sides, curves=roofs)

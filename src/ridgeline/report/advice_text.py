@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from math import isfinite
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ridgeline.report.advice import Advice, AdvisedValue
+from ridgeline.report.as_json import as_value
 from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
 from ridgeline.units import bytes_text, time_text
 
@@ -47,8 +46,8 @@ def advice_blocks(advice: Advice) -> list[Block]:
     blocks += _limits(advice)
     blocks += _stack(advice)
     blocks += _helps(advice)
-    blocks += _grouped("Tried, of no use alone", advice.idle)
-    blocks += _listed("Techniques that do not apply", advice.refused, _REFUSED)
+    blocks += _listed("Tried, of no use alone", ("it is", "words"), _grouped(advice.idle), _IDLE)
+    blocks += _listed("Techniques that do not apply", ("word", "why"), list(advice.refused.items()), _REFUSED)
     told = f"{advice.tried:,} changes and stacks bounded, {advice.simulated:,} simulated or replayed"
     return [*blocks, *listed((*advice.assumed, told), "Notes")[:-1]]
 
@@ -88,24 +87,13 @@ def _stack(advice: Advice) -> list[Block]:
     total = "" if advice.stack_gain is None else f", {gain_text(advice.stack_gain)}"
     fits = "" if advice.best is not None else " (it still does not fit)"
     lines: list[Block] = [Line(text=f"Best stack{reached}{total}{fits}", strong=True)]
+    steps: list[tuple[str, float | None, float, AdvisedValue | None]]
+    steps = [("as written", advice.value, advice.memory_bytes, None)]
+    steps += [(one.written, one.value, one.memory_bytes, one.gain) for one in advice.stack]
     rows = [
-        (
-            "as written",
-            bar_value(advice, advice.value, advice.memory_bytes),
-            *_bar(advice, advice.value, advice.memory_bytes),
-            "",
-        )
+        (name, bar_value(advice, value, size), *_bar(advice, value, size), "" if gain is None else f"{gain.value:.2f}x")
+        for name, value, size, gain in steps
     ]
-    for one in advice.stack:
-        told = f"{one.gain.value:.2f}x" if one.gain is not None else ""
-        rows.append(
-            (
-                one.written,
-                bar_value(advice, one.value, one.memory_bytes),
-                *_bar(advice, one.value, one.memory_bytes),
-                told,
-            )
-        )
     by_memory = any(one.value is None for one in advice.stack) or advice.value is None
     columns = ("step", advice.measure, "memory a device", "memory" if by_memory else "", "gain")
     table = Table(columns=columns, rows=tuple(rows), right=frozenset({advice.measure, "memory a device", "gain"}))
@@ -161,37 +149,22 @@ def _helps(advice: Advice) -> list[Block]:
     return [*blocks, blank()]
 
 
-def _listed(title: str, found: Any, most: int) -> list[Block]:
-    if not found:
+def _listed(title: str, columns: tuple[str, str], rows: Sequence[tuple[str, str]], most: int) -> list[Block]:
+    """A titled table of the first `most` rows, and how many more there are; nothing where there are none."""
+    if not rows:
         return []
-    rows = tuple((name, why) for name, why in list(found.items())[:most])
-    more = [Line(text=f"and {len(found) - most} more (--json)", indent=2)] if len(found) > most else []
-    table = Table(columns=("word", "why"), rows=rows)
-    return [Line(text=title, strong=True), table, *more, blank()]
+    more = [Line(text=f"and {len(rows) - most} more (--json)", indent=2)] if len(rows) > most else []
+    return [Line(text=title, strong=True), Table(columns=columns, rows=tuple(rows[:most])), *more, blank()]
 
 
-def _grouped(title: str, found: Mapping[str, str]) -> list[Block]:
+def _grouped(found: Mapping[str, str]) -> list[tuple[str, str]]:
     """What was tried in vain, words of one result together, the least harm first."""
-    if not found:
-        return []
     groups: dict[str, list[str]] = {}
     for word, why in found.items():
         groups.setdefault(why, []).append(word)
-    rows = [(why, ", ".join(words)) for why, words in groups.items()]
-    table = Table(columns=("it is", "words"), rows=tuple(rows[:_IDLE]))
-    more = [Line(text=f"and {len(rows) - _IDLE} more (--json)", indent=2)] if len(rows) > _IDLE else []
-    return [Line(text=title, strong=True), table, *more, blank()]
+    return [(why, ", ".join(words)) for why, words in groups.items()]
 
 
 def advice_as_dict(advice: Advice) -> dict[str, Any]:
     """The advice with stable keys and SI numbers, for `--json`; infinite and unknown numbers are null."""
-    told: dict[str, Any] = _plain(asdict(advice))
-    return {**told, "fits": advice.fits}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+    return {**as_value(advice), "fits": advice.fits}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import zip_longest
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO, TypeVar
 
 from ridgeline.errors import printable
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NARROWEST, WIDEST = 80, 120  # columns
 _GAP = "  "
 _NARROWEST_CELL = 14  # columns
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,12 @@ class Table:
 Block = Line | Table
 
 
+def record_table(records: Iterable[Record], cells: Mapping[str, Callable[[Record], str]], *left: str) -> Table:
+    """A row for each record, of what `cells` tell by column; columns align right but those named in `left`."""
+    rows = tuple(tuple(told(one) for told in cells.values()) for one in records)
+    return Table(columns=tuple(cells), rows=rows, right=frozenset(cells) - set(left))
+
+
 def blank() -> Line:
     """An empty line."""
     return Line(text="")
@@ -64,6 +71,12 @@ def listed(lines: Iterable[str], title: str = "") -> list[Block]:
     """A dash and a line for each text; with a title above and an empty line below, or nothing where there is none."""
     found: list[Block] = [Line(text=f"- {line}", indent=2, hang=2) for line in lines]
     return [Line(text=title, strong=True), *found, blank()] if title and found else found
+
+
+def sources_blocks(assumed: Iterable[str], sources: Iterable[str]) -> list[Block]:
+    """What was assumed, a line each, and the sources."""
+    lines = [*(f"Assumed: {text}" for text in assumed), f"Sources: {', '.join(sources)}"]
+    return [blank(), *(Line(text=text, indent=2) for text in lines)]
 
 
 class Printed:

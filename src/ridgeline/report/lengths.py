@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.plan import Plan
-from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.blocks import Block, Line, blank, record_table, sources_blocks
 from ridgeline.units import time_text
 
 
@@ -89,34 +89,25 @@ def lengths_blocks(found: Sequence[LengthsReport], assumed: Sequence[str] = ()) 
             indent=2,
         ),
         blank(),
-        Table(
-            columns=("ranks", "groups", "sequences", "tokens", "shortest", "longest", "activations on the host"),
-            rows=tuple(
-                (
-                    str(one.degree),
-                    str(one.groups),
-                    f"{one.sequences:,}",
-                    f"{one.tokens:,.0f}",
-                    f"{one.shortest:,.0f}",
-                    f"{one.longest:,.0f}",
-                    str(one.moved or "-"),
-                )
-                for one in best.degrees
-            ),
-            right=frozenset({"ranks", "groups", "sequences", "tokens", "shortest", "longest"}),
-        ),
+        record_table(best.degrees, _USES, "activations on the host"),
     ]
     if len(found) > 1:
-        rows = tuple(
-            (one.plan.length_balance, time_text(one.step_s), f"{one.step_s / best.step_s:.2f}", f"{one.waiting:.0%}")
-            for one in found
-        )
-        blocks += [
-            blank(),
-            Table(
-                columns=("length balance", "step", "over the best", "waiting"), rows=rows,
-                right=frozenset({"step", "over the best", "waiting"}),
-            ),
-        ]  # fmt: skip
-    blocks += [blank(), *(Line(text=f"Assumed: {text}", indent=2) for text in assumed)]
-    return [*blocks, Line(text=f"Sources: {', '.join(best.sources)}", indent=2)]
+        ways: dict[str, Callable[[LengthsReport], str]] = {
+            "length balance": lambda one: one.plan.length_balance,
+            "step": lambda one: time_text(one.step_s),
+            "over the best": lambda one: f"{one.step_s / best.step_s:.2f}",
+            "waiting": lambda one: f"{one.waiting:.0%}",
+        }
+        blocks += [blank(), record_table(found, ways, "length balance")]
+    return [*blocks, *sources_blocks(assumed, best.sources)]
+
+
+_USES: dict[str, Callable[[DegreeUse], str]] = {
+    "ranks": lambda one: str(one.degree),
+    "groups": lambda one: str(one.groups),
+    "sequences": lambda one: f"{one.sequences:,}",
+    "tokens": lambda one: f"{one.tokens:,.0f}",
+    "shortest": lambda one: f"{one.shortest:,.0f}",
+    "longest": lambda one: f"{one.longest:,.0f}",
+    "activations on the host": lambda one: str(one.moved or "-"),
+}

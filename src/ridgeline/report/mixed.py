@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.plan import Plan
-from ridgeline.report.blocks import Block, Line, Table, blank
+from ridgeline.report.blocks import Block, Line, blank, record_table, sources_blocks
 from ridgeline.units import bytes_text, time_text
 
 
@@ -122,48 +122,28 @@ def mixed_blocks(found: Sequence[MixedReport], assumed: Sequence[str] = ()) -> l
             indent=2,
         ),
         blank(),
-        Table(
-            columns=(
-                "device",
-                "count",
-                "layers",
-                "micro-batches",
-                "sequences",
-                "states",
-                "memory",
-                "of",
-                "busy",
-                "limit",
-            ),
-            rows=tuple(
-                (
-                    one.device,
-                    str(one.devices),
-                    "/".join(map(str, one.layers)) or "all",
-                    f"{one.micro_batches} x {one.micro_batch}",
-                    f"{one.sequences:,}",
-                    f"{one.state_share:.1%}",
-                    bytes_text(one.memory_bytes),
-                    bytes_text(one.capacity_bytes),
-                    f"{one.busy:.0%}",
-                    one.limit,
-                )
-                for one in best.uses
-            ),
-            right=frozenset({"count", "micro-batches", "sequences", "states", "memory", "of", "busy"}),
-        ),
+        record_table(best.uses, _USES, "device", "layers", "limit"),
     ]
     if len(found) > 1:
-        rows = tuple(
-            (_words(one.plan), str(one.plan.micro_batch), time_text(one.step_s), f"{one.step_s / best.step_s:.2f}")
-            for one in found
-        )
-        blocks += [
-            blank(),
-            Table(
-                columns=("plan", "micro-batch", "step", "over the best"), rows=rows,
-                right=frozenset({"micro-batch", "step", "over the best"}),
-            ),
-        ]  # fmt: skip
-    blocks += [blank(), *(Line(text=f"Assumed: {text}", indent=2) for text in assumed)]
-    return [*blocks, Line(text=f"Sources: {', '.join(best.sources)}", indent=2)]
+        ways: dict[str, Callable[[MixedReport], str]] = {
+            "plan": lambda one: _words(one.plan),
+            "micro-batch": lambda one: str(one.plan.micro_batch),
+            "step": lambda one: time_text(one.step_s),
+            "over the best": lambda one: f"{one.step_s / best.step_s:.2f}",
+        }
+        blocks += [blank(), record_table(found, ways, "plan")]
+    return [*blocks, *sources_blocks(assumed, best.sources)]
+
+
+_USES: dict[str, Callable[[DeviceUse], str]] = {
+    "device": lambda one: one.device,
+    "count": lambda one: str(one.devices),
+    "layers": lambda one: "/".join(map(str, one.layers)) or "all",
+    "micro-batches": lambda one: f"{one.micro_batches} x {one.micro_batch}",
+    "sequences": lambda one: f"{one.sequences:,}",
+    "states": lambda one: f"{one.state_share:.1%}",
+    "memory": lambda one: bytes_text(one.memory_bytes),
+    "of": lambda one: bytes_text(one.capacity_bytes),
+    "busy": lambda one: f"{one.busy:.0%}",
+    "limit": lambda one: one.limit,
+}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.facts.records import Evidence
+from ridgeline.report.as_json import picked
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import counted
 from ridgeline.report.text import cost_text
@@ -160,20 +161,13 @@ def _spent_dict(spent: Spent) -> dict[str, Any]:
 def offload_as_dict(report: OffloadReport) -> dict[str, Any]:
     """The report under stable keys, SI numbers."""
     names = ("model", "cluster", "technique", "engine", "processors", "unit", "share", "device_bytes", "host_bytes")
-    more = ("batch", "prompt_tokens", "output_tokens")
+    rates = ("output_tokens_per_s", "usd_per_h", "usd_per_million_output_tokens")
     return {
-        **{name: getattr(report, name) for name in (*names, *more)},
+        **picked(report, *names, "batch", "prompt_tokens", "output_tokens"),
         "ttft_s": _spent_dict(report.first),
         "tpot_s": _spent_dict(report.step),
         "latency_s": _spent_dict(report.latency),
-        "output_tokens_per_s": report.output_tokens_per_s,
-        "usd_per_h": report.usd_per_h,
-        "usd_per_million_output_tokens": report.usd_per_million_output_tokens,
-        "rungs": dict(report.rungs),
-        "evidence": report.evidence.label,
-        "assumed": list(report.assumed),
-        "placement": report.placement,
-        "peak_bytes": report.peak_bytes,
+        **picked(report, *rates, "rungs", "evidence", "assumed", "placement", "peak_bytes"),
     }
 
 

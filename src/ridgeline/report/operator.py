@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ridgeline.energy.power import Power
 from ridgeline.facts.records import Evidence
-from ridgeline.report.blocks import Block, Line, Printed, Table, blank
+from ridgeline.report.blocks import Block, Line, Printed, blank, record_table
 from ridgeline.units import bytes_text, rate_text, time_text
 
 
@@ -61,26 +61,28 @@ class OperatorCost(Printed):
 
 def operator_blocks(found: Sequence[OperatorCost]) -> list[Block]:
     """A table of the machines, and where each price comes from."""
-    columns = ("machine", "time", "80 % interval", "rate", "bytes", "bound", "of roofline", "power", "rung")
-    right = frozenset({"time", "rate", "bytes", "of roofline", "power"})
-    blocks: list[Block] = [Table(columns=columns, rows=tuple(_row(cost) for cost in found), right=right), blank()]
+    blocks: list[Block] = [record_table(found, _CELLS, "machine", "80 % interval", "bound", "rung"), blank()]
     for cost in found:
         told = ", ".join(word for word in (cost.library, cost.source) if word) or "the mechanism on sustained rates"
         blocks.append(Line(text=f"{cost.machine}: {told} ({cost.evidence.label})", indent=2, hang=2))
     return blocks
 
 
-def _row(cost: OperatorCost) -> tuple[str, ...]:
+def _rate(cost: OperatorCost) -> str:
+    """The rate of the work, or of the bytes where they are all that it does; '' where it does nothing."""
     moved = cost.bound == "link" or not cost.flop
     amount, unit = (cost.bytes, "B/s") if moved else (cost.flop, "FLOP/s")
-    return (
-        cost.machine,
-        time_text(cost.seconds),
-        f"{time_text(cost.low_s)} to {time_text(cost.high_s)}",
-        rate_text(amount / cost.seconds, unit) if amount else "",
-        bytes_text(cost.bytes) if cost.bytes else "",
-        cost.bound,
-        f"{max(cost.compute_s, cost.memory_s) / cost.seconds:.0%}" if amount else "",
-        "" if cost.power_w is None else f"{cost.power_w:.0f} W",
-        cost.rung,
-    )
+    return rate_text(amount / cost.seconds, unit) if amount else ""
+
+
+_CELLS: dict[str, Callable[[OperatorCost], str]] = {
+    "machine": lambda cost: cost.machine,
+    "time": lambda cost: time_text(cost.seconds),
+    "80 % interval": lambda cost: f"{time_text(cost.low_s)} to {time_text(cost.high_s)}",
+    "rate": _rate,
+    "bytes": lambda cost: bytes_text(cost.bytes) if cost.bytes else "",
+    "bound": lambda cost: cost.bound,
+    "of roofline": lambda cost: f"{max(cost.compute_s, cost.memory_s) / cost.seconds:.0%}" if _rate(cost) else "",
+    "power": lambda cost: "" if cost.power_w is None else f"{cost.power_w:.0f} W",
+    "rung": lambda cost: cost.rung,
+}

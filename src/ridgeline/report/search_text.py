@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
-from ridgeline.report.report import FrameworkRun, SearchReport
+from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed, record_table
+from ridgeline.report.report import FrameworkRun, Report, SearchReport
 from ridgeline.report.text import answer_blocks, memory_blocks, plan_text, reason_blocks, share_blocks
 from ridgeline.units import time_text
 
 
 def _ranked(found: SearchReport) -> Table:
-    rows = []
-    for rank, report in enumerate(found.best, start=1):
-        fullest = min(report.memory, key=lambda stage: stage.headroom_bytes, default=None)
-        rows.append(
-            (
-                str(rank),
-                time_text(report.step_time.value),
-                f"{report.tokens_per_s:,.0f}",
-                f"{report.mfu:.1%}",
-                "" if fullest is None else f"{fullest.headroom_bytes / 2**30:.1f}",
-                plan_text(report.plan),
-            )
-        )
-    columns = ("#", "step", "tokens/s", "MFU", "free GiB", "plan")
-    return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:-1]))
+    cells: dict[str, Callable[[tuple[int, Report]], str]] = {
+        "#": lambda one: str(one[0]),
+        "step": lambda one: time_text(one[1].step_time.value),
+        "tokens/s": lambda one: f"{one[1].tokens_per_s:,.0f}",
+        "MFU": lambda one: f"{one[1].mfu:.1%}",
+        "free GiB": lambda one: _free(one[1]),
+        "plan": lambda one: plan_text(one[1].plan),
+    }
+    return record_table(enumerate(found.best, start=1), cells, "plan")
+
+
+def _free(report: Report) -> str:
+    least = min((stage.headroom_bytes for stage in report.memory), default=None)
+    return "" if least is None else f"{least / 2**30:.1f}"
 
 
 def _limits(found: SearchReport) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from ridgeline.facts.records import Cluster, Evidence
 from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
-from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
+from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed, record_table
 from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.serving_groups import FixedFleet, GroupUse, groups_table, sessions_blocks
@@ -292,15 +292,8 @@ def _series(found: Replay) -> Table:
         used, waiting, running = (float(part[:, column].max()) for column in range(3))
         share = used / max(found.capacity_blocks, 1)
         bar = "#" * round(_BAR * min(share, 1.0))
-        rows.append(
-            (
-                time_text(start * found.series_s) if start else "0 s",
-                f"{running:,.0f}",
-                f"{waiting:,.0f}",
-                f"{share:.1%}",
-                f"[{bar:<{_BAR}}]",
-            )
-        )
+        since = time_text(start * found.series_s) if start else "0 s"
+        rows.append((since, f"{running:,.0f}", f"{waiting:,.0f}", f"{share:.1%}", f"[{bar:<{_BAR}}]"))
     columns = ("from", "running", "waiting", "cache", "")
     return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:4]))
 
@@ -387,18 +380,11 @@ def _shares(shares: Sequence[RequestShare], of: str) -> list[Block]:
     """A table of shares; nothing where there are none."""
     if not shares:
         return []
-    names = ("requests", "ended", "tokens in", "tokens out", "TTFT p50", "TTFT p99", "TPOT p99")
-    rows = [
-        (
-            one.name, f"{one.requests:,}", f"{one.done:,}", f"{one.prompt_tokens:,}", f"{one.output_tokens:,}",
-            latency_text(one.ttft.p50), latency_text(one.ttft.p99), latency_text(one.tpot.p99),
-        )
-        for one in shares[:_SHOWN]
-    ]  # fmt: skip
+    cells: dict[str, Callable[[RequestShare], str]] = {
+        of: lambda one: one.name, "requests": lambda one: f"{one.requests:,}", "ended": lambda one: f"{one.done:,}",
+        "tokens in": lambda one: f"{one.prompt_tokens:,}", "tokens out": lambda one: f"{one.output_tokens:,}",
+        "TTFT p50": lambda one: latency_text(one.ttft.p50), "TTFT p99": lambda one: latency_text(one.ttft.p99),
+        "TPOT p99": lambda one: latency_text(one.tpot.p99),
+    }  # fmt: skip
     more = [Line(text=f"and {len(shares) - _SHOWN:,} more (--json has all)", indent=2)] if len(shares) > _SHOWN else []
-    return [
-        Line(text=f"By {of}", strong=True),
-        Table(columns=(of, *names), rows=tuple(rows), right=frozenset(names)),
-        *more,
-        blank(),
-    ]
+    return [Line(text=f"By {of}", strong=True), record_table(shares[:_SHOWN], cells, of), *more, blank()]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ridgeline.facts.records import Cluster
 from ridgeline.plan.plan import Plan
 from ridgeline.report.as_json import run_totals
-from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed
+from ridgeline.report.blocks import Block, Line, Table, blank, labelled, listed, record_table
 from ridgeline.report.evidence import known_text, what_if_lines
-from ridgeline.report.report import Report, StageMemory
+from ridgeline.report.report import OpRow, Report, StageMemory
 from ridgeline.units import bytes_text, rate_text, time_text
 
 _BAR, _NAMES = 40, 13  # columns of a memory bar, and of the names beside an answer
@@ -280,29 +280,27 @@ def _gib(value_bytes: float) -> str:
 def _ops(report: Report) -> Iterator[Block]:
     ranked = sorted(report.ops, key=lambda row: -(row.forward_s + row.backward_s) * row.layers)
     shown = set(map(id, ranked[:_TOP_OPS]))
-    rows = [
-        (
-            f"{row.block}.{row.op}",
-            str(row.layers),
-            time_text(row.forward_s),
-            time_text(row.backward_s),
-            rate_text(row.flop, "FLOP"),
-            bytes_text(row.bytes),
-            row.bound,
-            row.evidence.label.removesuffix(" elsewhere"),
-        )
-        for row in report.ops
-        if id(row) in shown
-    ]
+    rows = [row for row in report.ops if id(row) in shown]
     if not rows:
         return
     rest = len(report.ops) - len(rows)
     yield Line(text="Operators of one rank and one micro-batch, per layer", strong=True)
-    columns = ("operator", "layers", "forward", "backward", "work", "traffic", "bound by", "evidence")
-    yield Table(columns=columns, rows=tuple(rows), right=frozenset(columns[1:6]))
+    yield record_table(rows, _OP_CELLS, "operator", "bound by", "evidence")
     if rest > 0:
         yield Line(text=f"and {rest} smaller ones; --json has them all", indent=2)
     yield blank()
+
+
+_OP_CELLS: dict[str, Callable[[OpRow], str]] = {
+    "operator": lambda row: f"{row.block}.{row.op}",
+    "layers": lambda row: str(row.layers),
+    "forward": lambda row: time_text(row.forward_s),
+    "backward": lambda row: time_text(row.backward_s),
+    "work": lambda row: rate_text(row.flop, "FLOP"),
+    "traffic": lambda row: bytes_text(row.bytes),
+    "bound by": lambda row: row.bound,
+    "evidence": lambda row: row.evidence.label.removesuffix(" elsewhere"),
+}
 
 
 def reason_blocks(report: Report, assumed: Sequence[str]) -> Iterator[Block]:

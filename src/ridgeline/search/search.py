@@ -23,11 +23,10 @@ from ridgeline.seams.context import context_style
 from ridgeline.seams.offload import FLAGS, offloads, on_lanes, tried
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.setting import Setting
-from ridgeline.search.aimed import TIME, Spending, spending
 from ridgeline.search.frameworks import allowed, framework_runs, space_of
 from ridgeline.search.grid import PricedGrid
 from ridgeline.search.groups import Feasible, Group
-from ridgeline.search.ranked import Ranked, plainest, plainness
+from ridgeline.search.ranked import TIME, Ranked, Spending, plainest, plainness, spending
 from ridgeline.search.space import Space, degrees, fewer_nodes, legal, plan_of
 from ridgeline.units import bytes_text, time_text
 

@@ -209,7 +209,7 @@ class StageModel:
         kept_up = self.exchange.updated_bytes(self.precision.weight_bytes) > 0
         if not (tied or schedule.copies > 1 or kept_up):
             return 0.0
-        from ridgeline.training.once_a_step import OnceAStep
+        from ridgeline.training.exchanges import OnceAStep
 
         once = OnceAStep(
             held=held, sharding=sharding, graph=self.model.graph, workload=self.workload, machine=self.machine

@@ -9,12 +9,11 @@ from math import log2
 
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
-from ridgeline.graph.detection import DETECTORS, detector
+from ridgeline.graph.detection import DETECTORS, REGION_NETWORKS, detector, region_network
 from ridgeline.graph.diffusion import UNETS, unet
 from ridgeline.graph.lstm import RECURRENT, UTTERANCE, recurrent
 from ridgeline.graph.networks import PADDED, SENTENCE, classifier, sample_tokens
 from ridgeline.graph.recommendation import RECOMMENDERS, recommender
-from ridgeline.graph.regions import REGION_NETWORKS, region_network
 from ridgeline.graph.transformer_xl import SIZES as SEGMENTS
 from ridgeline.graph.transformer_xl import transformer_xl
 from ridgeline.graph.translation import TRANSLATORS, translator
