@@ -56,10 +56,10 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         stated["rollout_mode"] = f"off-policy(staleness={behind})" if behind != 1 else "off-policy"
         if not steps:
             said.append("one step off-policy (assumed), as the row states no staleness")
-        part, count = reading("post_training_rollout_share", program=row.text("train_engine")), row.count("n_devices")
-        if part is not None and count is not None and "rollout_devices" not in stated:
-            stated["rollout_devices"] = max(1, round(part.number * count))
-            said.append(part.told)
+        share, count = reading("post_training_rollout_share", program=row.text("train_engine")), row.count("n_devices")
+        if share is not None and count is not None and "rollout_devices" not in stated:
+            stated["rollout_devices"] = max(1, round(share.number * count))
+            said.append(share.told)
     return stated, "rollout_devices" not in stated
 
 
