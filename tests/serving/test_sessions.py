@@ -9,8 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.facts.clusters import cluster
+from ridgeline.graph.load import load
+from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.registry import listed
 from ridgeline.serving.compiling import clocked
+from ridgeline.serving.engine import engine
 from ridgeline.serving.replay import Replay
 from ridgeline.serving.sessions import session_use
 from ridgeline.serving.state import Clock, Record
@@ -84,6 +90,34 @@ def test_blocks_come_back_from_the_host_at_its_link(replayed: Replays) -> None:
     assert (lost.hit_tokens[1], held.hit_tokens[1]) == (0, 128)
     assert lost.first_s[1] - lost.came_s[1] == pytest.approx(0.256)
     assert held.first_s[1] - held.came_s[1] == pytest.approx(0.128 + 128 * 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool_s", "first_s"),
+    [("", 9.0, 0.5), ("kv-ttl(seconds=3)", 9.0, 3.2), ("kv-least-waste", 0.1, 0.5), ("kv-least-waste", 9.0, 0.5)],
+)
+def test_techniques_hold_a_turns_cache(replayed: Replays, text: str, tool_s: float, first_s: float) -> None:
+    """One that runs on while a stranger of 3,000 tokens wants the room of the first turn's cache.
+
+    Its 192 tokens end at about 0.2 s and are held to 3.2 s by `kv-ttl`; computed again in 0.19 s, they are not held for
+    a tool of 9 s by `kv-least-waste`.
+    """
+    asked = traffic(
+        [0.0, 0.0, 0.0, 0.5], [128, 256, 16, 2900], [64, 64, 9000, 1], session=np.array([0, 0, -1, -1]),
+        after=np.array([-1, 0, -1, -1]), think_s=np.array([0.0, tool_s, 0.0, 0.0]),
+    )  # fmt: skip
+    hooks = listed(text).hooks() if text else {}  # type: ignore[attr-defined]
+    numbers = {"token_s": 1e-6, "context_s": 0.0, "lane_s": 1e-3, "capacity": 200}
+    found = replayed(grown_from(asked), hooks=hooks, **numbers)
+    assert found.first_s[3] > first_s - 0.3
+
+
+def test_the_host_has_room_for_so_many_times_the_cache() -> None:
+    one = Deployment(technique=("kv-host-tier(ratio=0.5)",))
+    made = engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), one)
+    rule = made.rule(made.tables(longest_prompt=100, longest=200))
+    assert int(rule["host_blocks"]) == int(0.5 * made.capacity.cache_tokens // made.policy.block_tokens)
+    assert rule["beside"]
 
 
 def test_caches_are_kept_between_turns_only(replayed: Replays) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ridgeline.facts.records import Cluster
-from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.fleet import fleet_usd_per_h, instance_usd_per_h
 from ridgeline.report.serving_groups import FixedFleet
 from ridgeline.seams.serving import own_devices
@@ -60,11 +59,17 @@ def with_cold_starts(operation: Operation, engines: Sequence[Engine]) -> tuple[O
 
 
 def fixed_fleet(
-    cluster: Cluster, deployments: Sequence[Deployment], engines: Sequence[Engine], tables: Sequence[StepTables],
-    traffic: Traffic, goal: Objective, way: Mapping[str, Any],
-) -> FixedFleet:  # fmt: skip
-    """The same fleet with all instances up, and the least that any fleet of its instances is paid for."""
-    events: FleetEvents = way["fleet_events"]
+    cluster: Cluster, engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic, goal: Objective,
+    way: Mapping[str, Any],
+) -> FixedFleet | None:  # fmt: skip
+    """The same fleet with all instances up, and the least that any fleet of its instances is paid for.
+
+    None of a fleet that is not scaled.
+    """
+    events: FleetEvents | None = way["fleet_events"]
+    if events is None or events.autoscale is None:
+        return None
+    deployments = [one.deployment for one in engines]
     found = replay_tables(engines, tables, traffic, **{**way, "fleet_events": replace(events, autoscale=None)})
     metrics = measure(found, traffic, goal)
     works = [(instance_usd_per_h(cluster, one.deployment), least_work(one, table, traffic))

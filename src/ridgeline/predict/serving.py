@@ -98,9 +98,7 @@ def simulate_serving(
     drawn = sampling(found, traffic, alone, goal)
     mean = mean_of(engines, found, traffic)
     part_w = fleet_power_w(cluster, deployments, found, bands_of(engines, tables, mean))
-    fixed = None
-    if operation.fleet_events is not None and operation.fleet_events.autoscale is not None:
-        fixed = fixed_fleet(cluster, deployments, engines, tables, traffic, goal, way)
+    fixed = fixed_fleet(cluster, engines, tables, traffic, goal, way)
     groups = group_uses(cluster, deployments, found)
     found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]

@@ -16,7 +16,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed, record_table
 from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
-from ridgeline.report.serving_groups import FixedFleet, GroupUse, groups_table, sessions_blocks
+from ridgeline.report.serving_groups import FixedFleet, GroupUse, fixed_rows, groups_table, sessions_blocks
 from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
@@ -74,9 +74,7 @@ class ServingReport(Printed):
     assumed: tuple[str, ...]
     seconds: float
     sampled: SamplingBands | None = None  # how far they may be from endless traffic of the kind
-    shares: tuple[
-        RequestShare, ...
-    ] = ()  # by client where the queue is fair among them, by priority where that displaces
+    shares: tuple[RequestShare, ...] = ()  # by client where the queue is fair, by priority where that displaces
     groups: tuple[GroupUse, ...] = ()  # of a fleet on devices of unlike kinds
     sessions: SessionUse | None = None  # of turns that wait for each other
     fixed: FixedFleet | None = None  # beside one that is scaled
@@ -174,7 +172,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     if report.objective.percentiles or report.objective.least_goodput_rps is not None:
         rows.append(("objective", _objective(report)))
     rows += _costs(report)
-    rows += [] if report.fixed is None else [("fixed fleet", report.fixed.told(report.usd_per_h))]
+    rows += fixed_rows(report.fixed, report.usd_per_h)
     rows.append(("limited by", limits(report)))
     rows += [("because", text) for text in because(report)]
     worst = ", ".join(f"{family} {rung}" for family, rung in report.rungs.items())
@@ -185,7 +183,7 @@ def serving_blocks(report: ServingReport) -> list[Block]:
     blocks += _shares(report.shares, "client" if fair else "priority")
     if report.groups:
         blocks += [Line(text="Groups", strong=True), groups_table(report.groups), blank()]
-    blocks += [] if report.sessions is None else sessions_blocks(report.sessions)
+    blocks += sessions_blocks(report.sessions)
     blocks += [Line(text="Memory per device", strong=True), _memory(report), blank()]
     blocks += [Line(text="Over time", strong=True), _series(found), blank()]
     blocks += [Line(text="Where an iteration's time goes", strong=True), _parts(report)]
@@ -292,8 +290,8 @@ def _series(found: Replay) -> Table:
         used, waiting, running = (float(part[:, column].max()) for column in range(3))
         share = used / max(found.capacity_blocks, 1)
         bar = "#" * round(_BAR * min(share, 1.0))
-        since = time_text(start * found.series_s) if start else "0 s"
-        rows.append((since, f"{running:,.0f}", f"{waiting:,.0f}", f"{share:.1%}", f"[{bar:<{_BAR}}]"))
+        begun = time_text(start * found.series_s) if start else "0 s"
+        rows.append((begun, f"{running:,.0f}", f"{waiting:,.0f}", f"{share:.1%}", f"[{bar:<{_BAR}}]"))
     columns = ("from", "running", "waiting", "cache", "")
     return Table(columns=columns, rows=tuple(rows), right=frozenset(columns[:4]))
 

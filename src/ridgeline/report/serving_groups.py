@@ -68,8 +68,15 @@ def groups_table(groups: Sequence[GroupUse]) -> Table:
     return Table(columns=columns, rows=rows, right=frozenset(columns[2:]))
 
 
-def sessions_blocks(found: SessionUse) -> list[Block]:
-    """Whole sessions in a line, and their turns by place."""
+def fixed_rows(one: FixedFleet | None, usd_per_h: float | None) -> list[tuple[str, str]]:
+    """The fixed fleet beside one that is scaled at its price [USD/h]; nothing where none is."""
+    return [] if one is None else [("fixed fleet", one.told(usd_per_h))]
+
+
+def sessions_blocks(found: SessionUse | None) -> list[Block]:
+    """Whole sessions in a line, and their turns by place; nothing where there are none."""
+    if found is None:
+        return []
     unfinished = "" if found.done == found.sessions else f", {found.done:,} of which ended"
     told = (
         f"{found.sessions:,} sessions of {found.turns_mean:.3g} turns{unfinished}: {latency_text(found.time.p50)}"

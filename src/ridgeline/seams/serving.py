@@ -25,6 +25,7 @@ from ridgeline.seams.nano_batches import NanoBatches as NanoBatches
 from ridgeline.seams.prefixes import KVRetention as KVRetention
 from ridgeline.seams.prefixes import PrefixTier as PrefixTier
 from ridgeline.seams.registry import listed
+from ridgeline.seams.router import Router as Router
 from ridgeline.seams.serving_technique import WHOLE_STEP
 from ridgeline.seams.serving_technique import Instance as Instance
 from ridgeline.seams.serving_technique import ServingTechnique as ServingTechnique
@@ -237,33 +238,6 @@ class Polling(ServingTechnique):
 
     family: ClassVar[str] = "polling"
     quality: ClassVar[Fact | None] = EXACT
-
-
-@dataclass(frozen=True, kw_only=True)
-class Router(ServingTechnique):
-    """Which instance takes a request; neutral: each in turn.
-
-    Where it goes `by_prefix` the attention ranks of an instance are chosen by it too.
-    """
-
-    family: ClassVar[str] = "routers"
-    said_as: ClassVar[str] = "router"
-    by_prefix: ClassVar[bool] = False
-    quality: ClassVar[Fact | None] = EXACT
-
-    @property
-    def long_tokens(self) -> int:
-        """Prompts that it takes for long ones; 0: none [token]."""
-        return 0
-
-    def applies(self, setting: Setting) -> str:
-        """Fleets of one instance."""
-        said, one = super().applies(setting), setting.deployment
-        return said or ("chooses among instances, of which there is one" if one and one.instances == 1 else "")
-
-    def told(self) -> str:
-        """Nothing: it is of the fleet, not of an instance."""
-        return ""
 
 
 FAMILIES: tuple[type[ServingTechnique], ...] = (

@@ -26,7 +26,7 @@ from ridgeline.serving.engine import Engine
 from ridgeline.serving.nano import Overlap, side_by_side
 from ridgeline.serving.objective import Objective, Percentile
 from ridgeline.serving.replay import Replay
-from ridgeline.serving.rule import masks_told_s
+from ridgeline.serving.rule import masks_told
 from ridgeline.serving.state import Array
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
@@ -79,8 +79,7 @@ def quantiles(values: Array) -> Quantiles:
     """Mean and quantiles of the values that exist [s]."""
     known = values[np.isfinite(values)]
     if not known.size:
-        nothing = float("nan")
-        return Quantiles(mean=nothing, p50=nothing, p90=nothing, p95=nothing, p99=nothing)
+        return Quantiles(**dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), float("nan")))
     p50, p90, p95, p99 = (float(value) for value in np.percentile(known, (50, 90, 95, 99)))
     return Quantiles(mean=float(np.mean(known)), p50=p50, p90=p90, p95=p95, p99=p99)
 
@@ -229,8 +228,7 @@ class Band:
 def decode_parts(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, float]:
     """What a decode iteration at a mean batch of one rank and a mean context is made of [s]."""
     found = {name: float(part.mid) for name, part in _decode(one, tables, sequences, context).items()}
-    masks_s = masks_told_s(one, sequences, sum(found.values()))
-    return {**found, "host": _host_s(one, sequences), **({"masks": masks_s} if masks_s > 0.0 else {})}
+    return {**found, "host": _host_s(one, sequences), **masks_told(one, sequences, sum(found.values()))}
 
 
 def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:

@@ -271,11 +271,12 @@ def _parts(one: Engine, table: StepTables) -> dict[str, Array]:
     return found
 
 
-def masks_told_s(one: Instance, sequences: float, device_s: float) -> float:
-    """What the masks of structured output add to an iteration of the device [s]."""
+def masks_told(one: Instance, sequences: float, device_s: float) -> dict[str, float]:
+    """What the masks of structured output add to an iteration of the device [s]; nothing where they add nothing."""
     rule = of(one.deployment, StructuredOutput).numbers(one, 0)
     if not rule:
-        return 0.0
+        return {}
     threads = max(rule["mask_threads"], 1.0) if sequences > rule["mask_above"] else 1.0
     made_s = rule["mask_s"] * sequences / threads
-    return max(0.0, made_s - device_s) if rule["masks_beside"] else made_s
+    added_s = max(0.0, made_s - device_s) if rule["masks_beside"] else made_s
+    return {"masks": added_s} if added_s > 0.0 else {}

@@ -17,8 +17,9 @@ from ridgeline.serving.traffic.lengths import LengthLaw
 from ridgeline.serving.traffic.traffic import Floats, Ints, Traffic, traffic
 
 SESSIONS = ("written", "chained", "growing", "matched")
-_BLOCK_TOKENS, _MOST_BLOCKS = 64, 4_000_000  # of a context's blocks; together, beyond which they are larger
-_MOST_TURNS = 10_000_000
+_BLOCK_TOKENS = 64  # assumed: a multiple of engines' blocks of 16, 32 and 64 tokens
+_MOST_BLOCKS = 4_000_000  # assumed: of all contexts together; beyond them blocks are larger
+_MOST_TURNS = 10_000_000  # assumed: a bound on nonsense, that of requests
 
 
 class TimeLaw(Protocol):

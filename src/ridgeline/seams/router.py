@@ -1,0 +1,40 @@
+"""The seam of routers: which instance of a fleet takes a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ridgeline.seams.serving_technique import ServingTechnique
+from ridgeline.seams.technique import EXACT
+
+if TYPE_CHECKING:
+    from ridgeline.facts.records import Fact
+    from ridgeline.seams.setting import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Router(ServingTechnique):
+    """Which instance takes a request; neutral: each in turn.
+
+    Where it goes `by_prefix` the attention ranks of an instance are chosen by it too.
+    """
+
+    family: ClassVar[str] = "routers"
+    said_as: ClassVar[str] = "router"
+    by_prefix: ClassVar[bool] = False
+    quality: ClassVar[Fact | None] = EXACT
+
+    @property
+    def long_tokens(self) -> int:
+        """Prompts that it takes for long ones; 0: none [token]."""
+        return 0
+
+    def applies(self, setting: Setting) -> str:
+        """Fleets of one instance."""
+        said, one = super().applies(setting), setting.deployment
+        return said or ("chooses among instances, of which there is one" if one and one.instances == 1 else "")
+
+    def told(self) -> str:
+        """Nothing: it is of the fleet, not of an instance."""
+        return ""
