@@ -88,17 +88,13 @@ def simulate_serving(
     engines = build(where)
     tables = tables_of(engines, traffic)
     operation, starts = with_cold_starts(operation, engines)
-    way: dict[str, Any] = {
-        "router": operation.router, "fleet_events": operation.fleet_events,
-        "fronts": operation.fronts,
-    }  # fmt: skip
+    way: dict[str, Any] = {name: getattr(operation, name) for name in ("router", "fleet_events", "fronts")}
     found = replay_tables(engines, tables, traffic, **way)
     ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
     alone = measure(found, traffic, goal)
     drawn = sampling(found, traffic, alone, goal)
     mean = mean_of(engines, found, traffic)
     part_w = fleet_power_w(cluster, deployments, found, bands_of(engines, tables, mean))
-    fixed = fixed_fleet(cluster, engines, tables, traffic, goal, way)
     groups = group_uses(cluster, deployments, found)
     found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
@@ -145,7 +141,7 @@ def simulate_serving(
         shares=_shares(deployments, found, traffic),
         groups=groups,
         sessions=session_use(found, traffic),
-        fixed=fixed,
+        fixed=fixed_fleet(cluster, engines, tables, traffic, goal, way),
     )
 
 
