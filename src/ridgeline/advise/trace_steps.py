@@ -175,15 +175,13 @@ def _on_device(trace: _Trace) -> TraceSteps:
     span = launch_begin[(launch_begin >= held[0][0]) & (launch_begin < held[-1][1])]
     issue_s = max(0.0, float(np.ptp(span)) * _US - synced_s) if span.size else None
     count = len(parts)
-    return _summed(trace, parts, edges, device=_told(device, len(trace.kernels)), more={
+    many = len(trace.kernels)
+    told = f"device {device}" + (f", the busiest of {many}" if many > 1 else "")
+    return _summed(trace, parts, edges, device=told, more={
         "kernels": round(int(((begin >= edges[0]) & (begin < edges[-1])).sum()) / count),
         "launch_gap_s": late * _US / count, "host_issue_s": None if issue_s is None else issue_s / count,
         **_launch_queue(waits, count),
     })  # fmt: skip
-
-
-def _told(device: str, count: int) -> str:
-    return f"device {device}" + (f", the busiest of {count}" if count > 1 else "")
 
 
 def _joined(link: NDArray[np.int64], launch_link: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -191,12 +191,9 @@ def rows_of(found: Sequence[Fit], model: Mechanism) -> Iterator[str]:
             fit.source, fit.date,
         )  # fmt: skip
         keys = (getattr(fit, name) for name in KEYS)
-        timed = [" ".join((":".join(fit.timed_by), *_models(fit)))] if more else []
+        models = (":".join(f"{size:g}" for size in model) for model in fit.timed)
+        timed = [" ".join((":".join(fit.timed_by), *models))] if more else []
         yield "\t".join(map(str, (*keys, *record, *timed, *(f"{fit.values[name]:.{_FIGURES}g}" for name in names))))
-
-
-def _models(fit: Fit) -> Iterator[str]:
-    return (":".join(f"{size:g}" for size in model) for model in fit.timed)
 
 
 # Small least squares run ten times slower when every process wants every core for its linear algebra.

@@ -123,7 +123,8 @@ def model_flop_per_token(
         for packed documents that attention may not cross; windows still cap it.
     encoder_seq_len : tokens of the encoder for each decoder sequence (default S).
 
-    Domain: S >= 1. Training costs three times this: each product's backward is two products of its size. Experts count `top_k` times.
+    Domain: S >= 1. Training costs three times this: each product's backward is two products of its size. Experts count
+    `top_k` times.
     """
     source = seq_len if encoder_seq_len is None else encoder_seq_len
     total = seq_len * 0.0

@@ -29,7 +29,8 @@ class Snapshot:
         owners: list[Any] = [sys.modules[name] for name in _WATCHED_MODULES if name in sys.modules]
         owners += [torch.Tensor, torch.cuda.Event, torch.Generator]
         owners += [module for name, module in sorted(sys.modules.items()) if name.startswith(_OWN)]
-        self._held = [(owner, name, value) for owner in owners for name, value in vars(owner).items() if _code(value)]
+        named = [(owner, name, value) for owner in owners for name, value in vars(owner).items()]
+        self._held = [each for each in named if callable(each[2]) and not isinstance(each[2], type | ModuleType)]
         self._codes = {id(value): value.__code__ for _, _, value in self._held if hasattr(value, "__code__")}
 
     def replaced(self) -> list[str]:
@@ -45,10 +46,6 @@ class Snapshot:
                 found.append(f"{_title(owner)}.{name}")
                 value.__code__ = code
         return sorted(set(found))
-
-
-def _code(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type | ModuleType)
 
 
 def _title(owner: Any) -> str:

@@ -74,7 +74,8 @@ def _cut_object(value: dict[str, Any], room: int, path: str, left_out: dict[str,
     found: dict[str, Any] = {}
     gone: list[str] = []
     rest = room
-    by_size = sorted(value, key=lambda key: (_is_large(value[key]), key not in _FIRST, size(value[key])))
+    large = {key for key, each in value.items() if _is_divisible(each) and size(each) > _LARGE}  # to be divided itself
+    by_size = sorted(value, key=lambda key: (key in large, key not in _FIRST, size(value[key])))
     for index, key in enumerate(by_size):
         need, share = size(value[key]), rest // (len(by_size) - index) - len(key) - 4
         if need <= max(share, rest * 2 // 3 if key in _FIRST else min(rest // 3, _LARGE)) or (
@@ -90,11 +91,6 @@ def _cut_object(value: dict[str, Any], room: int, path: str, left_out: dict[str,
     if gone:
         left_out[path or "."] = ", ".join(gone)
     return {key: found[key] for key in value if key in found}
-
-
-def _is_large(value: Any) -> bool:
-    """Whether a part may need to be divided itself."""
-    return _is_divisible(value) and size(value) > _LARGE
 
 
 def _is_divisible(value: Any) -> bool:

@@ -154,16 +154,13 @@ def _json(text: str, name: str) -> Iterator[Row]:
         found = json.loads(text)
     except ValueError:
         found = None
-    if found is None or (isinstance(found, dict) and "\n" not in text.strip() and not _holds_rows(found)):
+    holds_rows = isinstance(found, dict) and any(isinstance(value, list | dict) for value in found.values())
+    if found is None or (isinstance(found, dict) and "\n" not in text.strip() and not holds_rows):
         yield from _lines(text, name)
     elif isinstance(found, dict) and isinstance(found.get("traceEvents"), list):
         yield from (row for row in found["traceEvents"] if isinstance(row, dict))
     else:
         yield from _leaves(found, ())
-
-
-def _holds_rows(found: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, list | dict) for value in found.values())
 
 
 def _lines(text: str, name: str) -> Iterator[Row]:

@@ -41,7 +41,8 @@ def advice_blocks(advice: Advice) -> list[Block]:
     rows += [("load", advice.load)] if advice.load else []
     rows += [("now", _now(advice))]
     rows += [("limited by", advice.limit)] if advice.limit and advice.fits else []
-    rows += [("at best", _floor(advice))] if advice.floor is not None else []
+    if advice.floor is not None:
+        rows.append(("at best", f"{value_text(advice, advice.floor)}: {advice.floor_why}"))
     blocks: list[Block] = [Line(text=advice.title, strong=True), *labelled(rows), blank()]
     blocks += _limits(advice)
     blocks += _stack(advice)
@@ -60,11 +61,6 @@ def _now(advice: Advice) -> str:
         )
     value = "does not run" if advice.value is None else value_text(advice, advice.value)
     return f"{value}; {bytes_text(advice.memory_bytes)} of {bytes_text(advice.capacity_bytes)} a device"
-
-
-def _floor(advice: Advice) -> str:
-    assert advice.floor is not None
-    return f"{value_text(advice, advice.floor)}: {advice.floor_why}"
 
 
 def _limits(advice: Advice) -> list[Block]:

@@ -85,7 +85,7 @@ class MixedReport:
                 "tp": plan.tp, "pp": plan.pp, "dp": plan.dp, "zero": plan.zero, "recompute": plan.recompute,
                 "micro_batch": plan.micro_batch, "technique": list(plan.technique),
             },
-            "groups": [one.name for one in self._groups()],
+            "groups": [] if self.cluster.mixed is None else [one.name for one in self.cluster.mixed.groups],
             "step_time_s": {"value": self.step_s, "low": self.low_s, "high": self.high_s, "unit": "s"},
             "bound_s": self.bound_s, "tokens_per_s": self.tokens / self.step_s,
             "samples_per_s": self.sequences / self.step_s, "layered_accumulation": self.layered,
@@ -94,9 +94,6 @@ class MixedReport:
             "usd_per_step": None if self.usd_per_h is None else self.usd_per_h * self.step_s / 3600,
             "plans_tried": self.tried, "sources": list(self.sources),
         }  # fmt: skip
-
-    def _groups(self) -> tuple[Cluster, ...]:
-        return () if self.cluster.mixed is None else self.cluster.mixed.groups
 
 
 def _words(plan: Plan) -> str:

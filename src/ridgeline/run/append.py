@@ -82,7 +82,7 @@ def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
     plan, workload, model = report.plan, report.workload, report.model
     now = datetime.now(UTC)
     devices = report.cluster.count  # those that the plan leaves idle too
-    tokens_per_s = workload.step_tokens / step.measured / devices
+    rate = workload.step_tokens / step.measured / devices  # [token/s] of one
     common = {
         "model": model.name,
         "params_b": f"{model.graph.params / 1e9:.6g}",
@@ -107,11 +107,5 @@ def rows_of(found: PlanComparison, *, engine: str) -> list[Mapping[str, str]]:
     stamp = f"here-{now:%Y%m%dT%H%M%S%f}"
     return [
         {**common, "id": f"{stamp}a", "metric": "step_time", "value": f"{step.measured:.6g}", "unit": "s"},
-        {
-            **common,
-            "id": f"{stamp}b",
-            "metric": "tokens_per_s_per_gpu",
-            "value": f"{tokens_per_s:.6g}",
-            "unit": "tok/s/GPU",
-        },
+        {**common, "id": f"{stamp}b", "metric": "tokens_per_s_per_gpu", "value": f"{rate:.6g}", "unit": "tok/s/GPU"},
     ]

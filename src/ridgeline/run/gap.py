@@ -64,7 +64,11 @@ def compare_plan(
         report=report,
         measured=measured,
         phases=phases,
-        gaps={one.name: abs(one.predicted - one.measured) for one in phases if _is_part(one)},
+        gaps={
+            one.name: abs(one.predicted - one.measured)
+            for one in phases
+            if one.unit == "s" and one.name != _STEP and not one.within
+        },
         remarks=tuple(remarks),
         idle_share=predicted_idle_share(evaluation) if plan.pp > 1 else None,
     )
@@ -76,10 +80,6 @@ def predicted_idle_share(evaluation: Evaluation) -> float:
     whole = float(evaluation.timeline.end_s[tasks.kind <= BACKWARD_WEIGHT].max())
     stages = (times.forward_s + times.backward_input_s + times.backward_weight_s).sum(axis=1)
     return idle_share([float(one) * evaluation.micro_batches for one in stages], whole)
-
-
-def _is_part(phase: RunPhase) -> bool:
-    return phase.unit == "s" and phase.name != _STEP and not phase.within
 
 
 def phases_of(

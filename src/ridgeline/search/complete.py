@@ -41,9 +41,5 @@ def complete(
     except NoPlanError:
         if not searcher.groups:
             raise
-        return _least_excess(searcher)
-
-
-def _least_excess(searcher: Searcher) -> Plan:
-    group = min(searcher.groups, key=lambda one: one.least[0])
-    return group.plan(group.least[1])
+        group = min(searcher.groups, key=lambda one: one.least[0])
+        return group.plan(group.least[1])

@@ -125,7 +125,7 @@ class LayerSearcher:
             least_s = min(least_s, bound_s)
             self.solved += 1
             for plan in self._solve(pipeline, end):
-                found[plan] = self._bound_s(plan)
+                found[plan] = self._of(plan).bound_s(plan)
         order = sorted(found, key=lambda one: found[one])[: self.space.simulated]
         ranked = sorted(((self._fitting_s(plan), plan) for plan in order), key=lambda item: item[0])
         return LayerPlans(
@@ -214,9 +214,6 @@ class LayerSearcher:
         other.__dict__.update(self.predictor.__dict__)
         other.model = replace(self.predictor.model, techniques=plan.technique)
         return other
-
-    def _bound_s(self, plan: Plan) -> float:
-        return self._of(plan).bound_s(plan)
 
     def _fitting_s(self, plan: Plan) -> float:
         """Simulated step of a plan [s]; infinite where it does not fit on every stage."""

@@ -18,7 +18,6 @@ from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.facts.engines import engine_policy
-from ridgeline.facts.records import Cluster
 from ridgeline.graph.model import Model
 from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
@@ -228,7 +227,8 @@ def _options(
     refused: dict[str, str],
 ) -> list[tuple[Offer, Engine, StepTables]]:
     """Instances of an offer that start: within a node, one budget each."""
-    node = cluster(f"8x{offer.accelerator}") if offer.limit is None or offer.limit >= 8 else _node(offer)
+    devices = 8 if offer.limit is None or offer.limit >= 8 else 2 ** ((offer.limit or 1).bit_length() - 1)
+    node = cluster(f"{devices}x{offer.accelerator}")
     where = machine(node)
     space = ServingSpace(token_budgets=(None,), max_seqs=(None,), pools=False, most_pp=1, fixed=stated)
     longest = int(np.max(traffic.prompt_tokens + traffic.output_tokens))
@@ -242,10 +242,6 @@ def _options(
             continue
         found.append((offer, made, tables))
     return found
-
-
-def _node(offer: Offer) -> Cluster:
-    return cluster(f"{2 ** ((offer.limit or 1).bit_length() - 1)}x{offer.accelerator}")
 
 
 def _rates(

@@ -112,6 +112,11 @@ class Degrees:
     context: str
 
 
+_PLANNED = ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch")  # degrees that are fields of a plan
+_OFF = ("sequence_parallel", "zero", "zero_group", "offload_weights", "optimizer_in_backward")
+"""Choices of a plan that the rules of degrees do not hang on."""
+
+
 def _pick(name: str, space: Space, choices: list[int]) -> list[int]:
     stated = space.fixed.get(name)
     return choices if stated is None else [int(str(stated))]
@@ -206,20 +211,10 @@ def legal(
     """Which degrees keep every rule, and how many break each one first."""
     if not found:
         return [], {}
-    columns = {
-        name: np.array([int(getattr(item, name)) for item in found])
-        for name in ("tp", "cp", "pp", "dp", "ep", "etp", "micro_batch")
-    }
-    columns |= {
-        "chunks": np.ones(len(found), dtype=int),
-        **{
-            name: np.array([getattr(context_style(item.context), name) for item in found])
-            for name in ("halves", "by_heads")
-        },
-        "sequence_parallel": np.zeros(len(found), dtype=int),
-        **{name: np.zeros(len(found), dtype=int) for name in ("zero", "zero_group")},
-        **{name: np.zeros(len(found), dtype=int) for name in ("offload_weights", "optimizer_in_backward")},
-    }
+    columns = {name: np.array([int(getattr(item, name)) for item in found]) for name in _PLANNED}
+    styles = [context_style(item.context) for item in found]
+    columns |= {name: np.array([getattr(style, name) for style in styles]) for name in ("halves", "by_heads")}
+    columns |= {"chunks": np.ones(len(found), dtype=int), **dict.fromkeys(_OFF, np.zeros(len(found), dtype=int))}
     kept = np.ones(len(found), dtype=bool)
     broken: dict[str, int] = {}
     for name, keeps in rules(limits, workload, cluster.count, columns):
@@ -232,17 +227,8 @@ def legal(
 
 def plan_of(item: Degrees, **choices: object) -> Plan:
     """The plan with these degrees and choices."""
-    return Plan(
-        tp=item.tp,
-        cp=item.cp,
-        pp=item.pp,
-        dp=item.dp,
-        ep=item.ep,
-        etp=item.etp,
-        micro_batch=item.micro_batch,
-        context_style=item.context,
-        **choices,  # type: ignore[arg-type]
-    )
+    degrees = {name: getattr(item, name) for name in _PLANNED}
+    return Plan(**degrees, context_style=item.context, **choices)  # type: ignore[arg-type]
 
 
 def alone(item: Degrees | Plan, *, experts: bool) -> bool:

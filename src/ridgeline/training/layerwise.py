@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.phases import BlockCost
 from ridgeline.lower.params import RankParams
-from ridgeline.lower.work import CollectiveKind, Layout, Number
+from ridgeline.lower.work import CollectiveKind, Layout
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.schedule import PipelineSchedule
 from ridgeline.training.exchanges import Sharding, exchanged_s
@@ -45,7 +45,8 @@ def relayout_s(stages: StageModel, before: Layout, after: Layout) -> tuple[float
     if (before.tp, before.sequence_parallel) == (after.tp, after.sequence_parallel):
         return 0.0, 0.0
     narrow, wide = sorted((before, after), key=lambda one: float(np.asarray(one.tp)))
-    ranks, stride = _ratio(wide.tp, narrow.tp), float(np.asarray(narrow.tp))
+    stride = float(np.asarray(narrow.tp))
+    ranks = float(np.asarray(wide.tp)) / stride
     element, width = stages.precision.activation_bytes, stages.model.graph.hidden
     sizes = [
         float(np.asarray(one.sequence_tokens(stages.workload.seq_len))) * width * element for one in (before, after)
@@ -58,10 +59,6 @@ def relayout_s(stages: StageModel, before: Layout, after: Layout) -> tuple[float
         ranks, stride = max(ranks, grown), 1.0
     gathered = float(exchanged_s(CollectiveKind.ALL_GATHER, max(sizes), ranks, stride, machine=stages.machine))
     return (gathered, 0.0) if sizes[1] > sizes[0] else (0.0, gathered)
-
-
-def _ratio(more: Number, less: Number) -> float:
-    return float(np.asarray(more)) / float(np.asarray(less))
 
 
 def chain_relayouts(

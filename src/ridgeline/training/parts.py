@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,7 @@ class StageParts:
         changed = self.held.relayouts
         copies = (self.times.gather_copy_s, self.times.reduce_copy_s)
         gathered, reduced = (np.zeros(self.held.first.shape) + each for each in copies)
-        found = {part: self._table(partial(_part, part)) for part in PARTS}
+        found = {part: self._table(lambda phase, part=part: phase.parts.get(part, 0.0)) for part in PARTS}  # type: ignore[misc]
         if changed is not None:
             link = found["tensor link"]
             found["tensor link"] = replace(
@@ -71,8 +70,8 @@ class StageParts:
 
     def hosts(self) -> tuple[PartTable, PartTable]:
         """The launch part on the quickest and on the slowest host; messages and turns take what they do [s]."""
-        quick, slow = (_with_messages(self._table(partial(_host, end)), self.times) for end in (0, 1))
-        return quick, slow
+        quick, slow = self._table(lambda phase: phase.hosts[0]), self._table(lambda phase: phase.hosts[1])
+        return _with_messages(quick, self.times), _with_messages(slow, self.times)
 
     def _table(self, read: Callable[[PhaseCost], Number]) -> PartTable:
         """What `read` takes from each phase, (P, v)."""
@@ -97,14 +96,6 @@ class StageParts:
         if self.recompute_layers is not None:
             share = np.minimum(1.0, self.recompute_layers / np.maximum(held.counts.sum(axis=(1, 2)), 1)[:, None])
         return np.asarray(held.layers(lambda block: float(np.asarray(read(block.again[name])))) * share)
-
-
-def _part(name: str, phase: PhaseCost) -> Number:
-    return phase.parts.get(name, 0.0)
-
-
-def _host(end: int, phase: PhaseCost) -> Number:
-    return phase.hosts[end]
 
 
 def _with_messages(launched: PartTable, times: StageTimes) -> PartTable:

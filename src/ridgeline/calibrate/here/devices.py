@@ -63,6 +63,7 @@ def _processor(torch: Any, kind: str) -> Found:
     sockets = max(1, len(_sys_values("topology/physical_package_id")))
     words = told["processor"].casefold()
     vendor = next((name for word, name in _VENDORS.items() if word in words), "other")
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Found(
         kind=kind,
         name=f"{told['processor']}, {threads} core{'s' * (threads > 1)}" if kind == "cpu" else told["processor"],
@@ -79,7 +80,7 @@ def _processor(torch: Any, kind: str) -> Found:
             **_versions(torch),
             "processor": told["processor"],
             "threads": str(threads),
-            "processors usable": str(_usable()),
+            "processors usable": str(usable),
             "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "not told",
             "instructions": str(torch.backends.cpu.get_cpu_capability()),
         },
@@ -127,10 +128,6 @@ def _versions(torch: Any) -> dict[str, str]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
     }
-
-
-def _usable() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(path: str | Path) -> str:

@@ -214,7 +214,9 @@ def _divided(torch: Any, group: Any) -> list[BenchmarkRow]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    divided, whole = (_pair(torch) for _ in range(2))
+    divided, whole = (
+        torch.nn.Sequential(*(torch.nn.Linear(_TINY, _TINY, bias=False) for _ in range(2))) for _ in range(2)
+    )
     parallelize_module(divided, DeviceMesh.from_group(group, "cpu"), {"0": ColwiseParallel(), "1": RowwiseParallel()})
     given = torch.randn(4, 8, _TINY, requires_grad=True)
     summed = torch.randn(4, 8, _TINY)
@@ -240,10 +242,6 @@ def _divided(torch: Any, group: Any) -> list[BenchmarkRow]:
         measured("launch", form, {"kernels": 1.0}, [max(one, _LEAST_S) / len(whole) for one in times])
         for form, times in ways
     ]
-
-
-def _pair(torch: Any) -> Any:
-    return torch.nn.Sequential(*(torch.nn.Linear(_TINY, _TINY, bias=False) for _ in range(2)))
 
 
 def _agree(torch: Any, asked: RanksAsked, value: float, group: Any = None) -> float:

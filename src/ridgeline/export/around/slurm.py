@@ -39,14 +39,11 @@ class Slurm(Wrapper):
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_ADDR",
         ] if job.nodes > 1 else []  # fmt: skip
-        each = f"srun --kill-on-bad-exit=1 bash -c 'export NODE_RANK=$SLURM_NODEID; {_quoted(job.launch)}'"
+        quoted = job.launch.replace("'", "'\\''")
+        each = f"srun --kill-on-bad-exit=1 bash -c 'export NODE_RANK=$SLURM_NODEID; {quoted}'"
         run = each if job.nodes > 1 else f"srun {job.launch}"
         body = ["set -euo pipefail", 'cd "$SLURM_SUBMIT_DIR"', *meet, run]
         return "\n".join(["#!/bin/bash", *head, "", *body, ""])
-
-
-def _quoted(command: str) -> str:
-    return command.replace("'", "'\\''")
 
 
 def _time(wall_s: float) -> str:
