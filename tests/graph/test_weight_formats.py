@@ -27,8 +27,8 @@ MODEL, CLUSTER = load("tinyllama-1.1b"), cluster("1xB200-SXM")
 
 def step(precision: str, *techniques: str, on: Cluster = CLUSTER) -> tuple[float, dict[str, float]]:
     """Seconds of a step and bytes by category."""
-    job = Workload(seq_len=2048, global_batch=4, precision=precision)
-    plan = Plan(dp=1, micro_batch=4, technique=techniques)
+    job = Workload(seq_len=2048, global_batch=16, precision=precision)
+    plan = Plan(dp=1, micro_batch=16, technique=techniques)
     predictor = Predictor(rewritten(MODEL, techniques), on, job)
     found = predictor.evaluate(plan)
     memory = predictor.memory(plan)

@@ -102,6 +102,5 @@ class Debtor(Lender):
         seconds = own + group + max(attention, far) + (rank.guests + guests) * rule["far_token_s"]
         seconds += rule["ask_start_s"] + asks * rule["ask_s"] if asks else 0.0
         seconds = max(seconds, 0.0 if captured else rule["eager_s"])
-        host_s = rule["step_host_s"] + rule["seq_host_s"] * sequences
-        seconds = max(seconds, host_s) if rule["overlapped"] else seconds + host_s
+        seconds = self.with_host(seconds, sequences)
         return sequences / seconds if seconds > 0.0 else math.inf

@@ -115,7 +115,10 @@ class Instance:
     def hosted(self, seconds: float) -> float:
         """With the host's part [s]."""
         counts = [rank.places for rank in self.ranks]
-        running = max(*counts, sum(counts) * (self.rule["hops"] + 1) / len(counts), 0)  # of one scheduler
+        return self.with_host(seconds, max(*counts, sum(counts) * (self.rule["hops"] + 1) / len(counts), 0))
+
+    def with_host(self, seconds: float, running: float) -> float:
+        """With the host's part for so many sequences of one scheduler [s]."""
         host = self.rule["step_host_s"] + self.rule["seq_host_s"] * running
         masks = running * self.rule["mask_s"]
         if running > self.rule["mask_above"] and self.rule["mask_threads"]:
