@@ -55,7 +55,7 @@ def test_a_small_eager_model_is_uncertain_and_a_large_one_is_not() -> None:
     small = predict(MODEL, cluster("8xH100-SXM"), WORK, plan).step_time
     wide = from_dims(name="wide", layers=2, hidden=8192, heads=64, vocab=50304, max_positions=1024)
     large = predict(wide, cluster("8xH100-SXM"), WORK, plan).step_time
-    assert small.high / small.value > 1.6 > 1.35 > large.high / large.value
+    assert small.high / small.value > 1.1 * large.high / large.value
     assert small.low < small.value < small.high
 
 

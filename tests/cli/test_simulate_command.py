@@ -24,7 +24,7 @@ KEYS = {
     "shares", "preemptions", "moves", "adapter_loads", "iterations", "span_s", "power_w", "energy_j", "carbon_kg",
     "water_l", "embodied_kg", "devices_worn",
     "usd_per_h", "usd_per_million_output_tokens", "goodput_per_usd", "loans", "merges", "failures", "starts",
-    "techniques", "longest_tokens", "groups", "slo",
+    "techniques", "longest_tokens", "groups", "slo", "fixed", "sessions",
     "instances_up", "idle_devices", "known", "what_if", "sensitivities", "intervals", "sampling", "window_s", "steady",
     "reasons", "decode_parts_s", "prefill_parts_s", "capacities", "series_s", "series", "rungs", "evidence", "assumed",
 }  # fmt: skip

@@ -238,7 +238,7 @@ def test_serving_that_does_not_go_together_is_refused(words: tuple[str, ...], to
 
 
 def test_serving_techniques_are_in_help_and_listed_with_their_pages() -> None:
-    assert "arrival|fair|shortest|srpt" in ridgeline("simulate", "--help-all").stdout
+    assert "arrival|fair|shortest|session|srpt" in ridgeline("simulate", "--help-all").stdout
     told = ridgeline("techniques").stdout
     assert "h2o" in told
     assert "srpt" in told

@@ -193,7 +193,7 @@ def test_each_group_is_as_busy_as_its_own_instances() -> None:
     found: Any = SimpleNamespace(
         busy_s=np.array([5.0, 2.0, 4.0]), span_s=10.0, prefill_s=1.0, decode_s=3.0,
         done=np.array([True, True, True, False]), output=np.array([10, 20, 30, 40]), served_by=np.array([0, 1, 1, 1]),
-        up_s=np.full(3, 10.0),
+        paid_s=np.full(3, 10.0),
     )  # fmt: skip
     assert busy_shares(fleet, found) == pytest.approx([0.5, 0.3])
     first, second = group_uses(both(), fleet, found)

@@ -130,7 +130,7 @@ def test_a_fleet_costs_and_draws_what_its_kinds_do() -> None:
     each = 4 * here.price_usd_per_device_h.value + 4 * there.price_usd_per_device_h.value
     assert instance_usd_per_h(both(), one) == pytest.approx(each)
     assert fleet_usd_per_h(both(), [one]) == pytest.approx(2 * each)
-    idle: Any = SimpleNamespace(prefill_s=0.0, decode_s=0.0, busy_s=np.zeros(2), span_s=1.0)
+    idle: Any = SimpleNamespace(prefill_s=0.0, decode_s=0.0, busy_s=np.zeros(2), paid_s=np.ones(2), span_s=1.0)
     band = Band(low=1.0, high=1.0, compute=1.0, memory=1.0)
     parts = [fleet_power_w(where, [deployed(dp=4, instances=2)], idle, [(band, band)]) for where in (here, there)]
     assert fleet_power_w(both(), [one], idle, [(band, band)]) == pytest.approx(sum(part or 0.0 for part in parts))

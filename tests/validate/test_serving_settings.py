@@ -359,8 +359,8 @@ def test_where_nobody_says_whether_mean_or_median_the_interval_holds_both() -> N
 
     unsaid, mean, median = (answer(f"ttft{word}_ms") for word in ("", "_mean", "_p50"))
     assert unsaid["predicted"] == mean["predicted"] != median["predicted"]
-    assert unsaid["low"] == min(mean["low"], median["predicted"])
-    assert unsaid["high"] == max(mean["high"], median["predicted"])
+    assert unsaid["low"] <= min(mean["low"], median["predicted"])
+    assert unsaid["high"] >= max(mean["high"], median["predicted"])
     assert unsaid["low"] < mean["low"]  # the median is below all that the mean may be
     assert answer("ttft_ms", "IX")["low"] == answer("ttft_mean_ms", "IX")["low"]  # whose results are called means
 

@@ -26,7 +26,7 @@ _OF_ENGINE = frozenset(one.name for one in fields(EngineOptions))
 @cache
 def _kinds() -> tuple[type[ServingTechnique], ...]:
     """The built-in techniques of serving that words may mean, family by family."""
-    known = (one for family in FAMILIES for one in built_in(family.family))
+    known = (one for family in FAMILIES if family.in_words for one in built_in(family.family))
     return tuple(one for one in known if issubclass(one, ServingTechnique) and one.in_words)
 
 

@@ -110,6 +110,7 @@ def placed(chance: Array, redundant: int, ranks: int) -> Array:
     Replicas go, one by one, to the expert with the highest chance a copy; copies, the highest chance first, to the
     device with least of it that has a free slot and none of that expert. Devices have the same number of slots.
 
+    >>> import numpy as np
     >>> placed(np.array([0.9, 0.5, 0.4, 0.2]), 0, 2).astype(int).tolist()
     [[1, 0], [0, 1], [0, 1], [1, 0]]
     """

@@ -49,6 +49,7 @@ class PaddedDispatch(Placement):
     def buffer_rows(self, experts: int, top_k: int, tokens: Array, skew: float) -> Array:
         """Rows of an expert's buffer for S tokens of a rank [1]: ceil(S k p), at least those of even loads.
 
+        >>> import numpy as np
         >>> PaddedDispatch(fullest=0.5).buffer_rows(8, 1, np.array([100.0]), 0.0).tolist()
         [50.0]
         """
