@@ -81,6 +81,12 @@ def test_techniques_without_an_accelerator(technique: str, expected: OffloadMeth
     assert (job.technique, job.device_share) == (expected, 0.0)
 
 
+def test_a_row_that_counts_no_accelerator_has_none() -> None:
+    words = {"gpu": "", "technique": "CPU only", "cpu": "Ryzen 9 7950X", "engine": "llama.cpp"}
+    assert read_offloaded(row(n_gpu="0", **words)).devices == 0
+    assert read_offloaded(row(n_gpu="1", **words | {"technique": "weights on CPU streamed to GPU"})).devices == 1
+
+
 def test_a_host_alone_whose_memory_is_limited() -> None:
     job = read_offloaded(
         row(

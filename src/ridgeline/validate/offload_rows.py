@@ -154,7 +154,7 @@ def _part(row: Row, source: Machines) -> tuple[Accelerator | None, tuple[str, ..
 def _device(row: Row) -> str:
     """The accelerator's name, the usual one where a row only counts them."""
     named = row.text("gpu").strip()
-    return USUAL_DEVICE if not named and (whole(row, "n_gpu") or 0) > 0 else named
+    return USUAL_DEVICE if not named and number(row, "n_gpu", zero=True) else named
 
 
 def _precision(row: Row, model: Model, part: Accelerator | None, engine: str) -> tuple[ServedPrecision, str]:
