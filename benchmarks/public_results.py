@@ -1,6 +1,6 @@
 """Published results beside what is predicted for the same case: the page `public_results.md`.
 
-    PYTHONPATH=src python benchmarks/public_results.py            # ten minutes on two cores
+    PYTHONPATH=src python benchmarks/public_results.py            # a minute on two cores
 
 `public_results.toml` holds a result each: where it is published, what is printed there, the settings, the command that
 asks for it, the metric and its value. No row is used to fit anything; a row that is refused counts and is shown.
