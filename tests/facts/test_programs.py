@@ -52,3 +52,16 @@ def test_names_find_dimensions_and_styles() -> None:
     assert re.search("2005.14165", found.source)
     assert published_dimensions("GPT-3 176B") is None
     assert (style_of("mcore test bert")["placement"], style_of("BERT")["placement"]) == ("pre", "post")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("PyTorch, transformers", "Hugging Face"),
+        ("TRL SFT, accelerate FSDP2", "Hugging Face"),
+        ("Transformer Engine", "not stated"),
+        ("PyTorch", "PyTorch"),
+    ],
+)
+def test_programs_are_found_by_their_libraries(engine: str, name: str) -> None:
+    assert training_program(engine).name == name
