@@ -54,10 +54,7 @@ class EnginePolicy(ReleasePolicy):
     masks_overlap: bool = False
     mask_threads: int = 1
     mask_threads_above: int = 0
-    start_s: float = 25.0
     compile_s: float = 0.0
-    capture_s: float = 0.25
-    loader_bytes_per_s: float = 1.67e9
     drafts_overlap: bool = True
     python_host: bool = False
     eager_kernel_host_s: float = 0.0

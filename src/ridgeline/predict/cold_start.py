@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.predict.fleet import fleet_usd_per_h, instance_usd_per_h
 from ridgeline.report.serving_groups import FixedFleet
@@ -32,16 +33,16 @@ def cold_start(one: Engine, auto: Autoscale) -> dict[str, float]:
     Weights are read at the loader's rate, the storage's where that is slower, or a stated one, no faster than each
     device's host link takes its own.
     """
-    host, policy = one.machine.cluster.host, one.policy
+    host = one.machine.cluster.host
     weights = one.capacity.weights_bytes
     here = min(own_devices(one.deployment), host.devices)
-    rate = auto.load_bytes_per_s or min(policy.loader_bytes_per_s, host.nvme_bytes_per_s)
+    rate = auto.load_bytes_per_s or min(constant("start.loader_bytes_per_s"), host.nvme_bytes_per_s)
     return {
         "image": auto.image_bytes / auto.pull_bytes_per_s,
         "weights": max(weights * here / rate, weights / host.device_bytes_per_s),
-        "process": policy.start_s,
-        "compiling": policy.compile_s,
-        "graphs": len(one.graphs) * policy.capture_s,
+        "process": constant("start.process_s"),
+        "compiling": one.policy.compile_s,
+        "graphs": len(one.graphs) * constant("start.capture_s"),
     }
 
 
