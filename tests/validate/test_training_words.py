@@ -27,7 +27,9 @@ def read(**changes: str) -> Interpretation:
         ({"engine": "PyTorch DDP, SDPA or flash"}, "flash2"),
         ({"notes": "packed; flash attention"}, "flash"),
         ({"notes": "no flash attention"}, "unfused"),
-        ({}, "unfused"),
+        ({"notes": "eager attention"}, "unfused"),
+        ({}, "flash2"),  # a model since PyTorch 2.0
+        ({"model": "bert-large"}, "unfused"),
     ],
 )
 def test_attention_by_its_words(words: dict[str, str], kernel: str) -> None:

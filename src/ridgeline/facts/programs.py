@@ -9,6 +9,7 @@ from functools import cache
 
 from ridgeline.errors import InputError
 from ridgeline.facts import store
+from ridgeline.facts.benchmarks import model_day
 from ridgeline.facts.readings import tell_recipe
 
 TABLE = "programs.toml"
@@ -19,7 +20,8 @@ class TrainingProgram:
     """The conventions of one training program.
 
     `pattern` is looked for in its name, case ignored; `told_by` holds patterns of `engine` and `source` that name it
-    before. `precision` is the recipe when a result is silent, `half` what its plain 'fp16' or 'bf16' means: '' a
+    before; `models_since` is the day [date] from which models are its own: a result is no older than its model.
+    `precision` is the recipe when a result is silent, `half` what its plain 'fp16' or 'bf16' means: '' a
     half-precision copy beside an fp32 master, '-amp' fp32 weights under autocast, '-pure' no fp32 at all. `zero` None
     leaves the sharding to be chosen. `accounting` is how its FLOP rates count attention and recompute: 'full' (all S
     positions), 'causal' (attended positions), 'hardware' (recompute counted, all positions). `whole_job_batch` marks
@@ -37,6 +39,7 @@ class TrainingProgram:
     pattern: str
     reason: str
     told_by: Mapping[str, str] = field(default_factory=dict)
+    models_since: str | None = None
     precision: str = "bf16"
     half: str = ""
     amp_is_autocast: bool = True
@@ -75,8 +78,8 @@ def training_programs() -> tuple[TrainingProgram, ...]:
     return tuple(TrainingProgram(**row) for row in found)
 
 
-def training_program(name: str, source: str = "") -> TrainingProgram:
-    """The conventions of the program that a name means in results of a source.
+def training_program(name: str, source: str = "", *, model: str = "") -> TrainingProgram:
+    """The conventions of the program that a name means in results of a source, for a model.
 
     >>> training_program("Megatron-LM", "arXiv:2104.04473").name
     'Megatron-LM (2021)'
@@ -86,7 +89,9 @@ def training_program(name: str, source: str = "") -> TrainingProgram:
         if told and re.search(told["engine"], name, re.IGNORECASE) and re.search(told["source"], source):
             tell_recipe(told["source"], source, f"program = {program.name} ({program.reason})")
             return program
-    return next(each for each in training_programs() if re.search(each.pattern, name, re.IGNORECASE))
+    day = model_day(model) or ""
+    named = (each for each in training_programs() if re.search(each.pattern, name, re.IGNORECASE))
+    return next(each for each in named if each.models_since is None or day >= each.models_since)
 
 
 def before_flash_attention(source: str) -> bool:

@@ -57,7 +57,7 @@ class Refusal:
 
 def interpret(row: Row, *, source: Machines | None = None) -> Interpretation | Refusal:
     """The scenario that a row describes, or why it cannot be told."""
-    engine = training_program(row.text("engine"), row.text("source"))
+    engine = training_program(row.text("engine"), row.text("source"), model=row.text("model"))
     device = row.text("hardware") or "not stated"
     try:
         if row.problem is not None:

@@ -16,6 +16,7 @@ from ridgeline.facts.readings import reading
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.model import Model
+from ridgeline.validate.likeness import SAME_SIZE, alike_in_dimensions, alike_in_name
 from ridgeline.validate.notes import (
     Notes,
     TrainingRow,
@@ -32,7 +33,6 @@ HEAD_DIM = 128  # width of one head in GPT-3 6.7B and above, Llama and Megatron-
 ASPECT = 128  # D / L of GPT-3 6.7B, 13B and 175B (arXiv:2005.14165, table 2.1)
 MEGATRON_VOCAB = 50257  # GPT-2's vocabulary, Megatron-LM's default tokenizer
 LLAMA_VOCAB = 32000
-SAME_PARAMS = 0.10  # nominal sizes are rounded: 'Llama 3 8B' has 8.03e9, 'GPT-3 175B' 174.6e9
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
 _VOCAB_KEYS = ("vocab_size", "padded_vocab_size", "vocab")
 _EXPERT_KEYS = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -138,7 +138,19 @@ def _read(asked: _ModelAsked) -> ModelReading:
     if entry is not None and agrees and not asked.flags:
         model = _explicit({**entry.dims, **_given(stated)}, plain, entry.source, asked.seq_len)
         return _checked(asked, model, (f"dimensions of {plain}: {entry.source}",))
+    alike = None if asked.flags else _alike(plain, stated)
+    like = None if alike is None else _from_catalog(alike, stated, asked.seq_len)
+    if like is not None:
+        return _checked(asked, like[0], (f"'{plain}' taken for {alike}, which it is like", *like[1]))
     return _from_numbers(asked, plain)
+
+
+def _alike(plain: str, stated: Stated) -> str | None:
+    """The catalog's model of the dimensions that a row states, or, where it states no width, of its name's family."""
+    given = _given(stated)
+    if "hidden" in given:
+        return alike_in_dimensions(plain, given, stated.params)
+    return alike_in_name(plain, stated.params)
 
 
 def _given(stated: Stated) -> dict[str, object]:
@@ -228,11 +240,17 @@ def _from_numbers(asked: _ModelAsked, plain: str) -> ModelReading:
     look = dict(style_of(name))
     said: list[str] = []
     params = stated.params or named_params(plain)
-    active = re.search(r"(?<![\w.])A(\d+(?:\.\d+)?)B\b", name)
-    if active and params is not None and stated.hidden is None and not asked.flags:
-        from ridgeline.validate.serving_models import routed
+    active = re.search(r"(?<![\w.])A(\d+(?:\.\d+)?)B\b|(\d+(?:\.\d+)?)B active", name)
+    if active and params is not None and not asked.flags:
+        from ridgeline.validate.serving_models import Mixture, routed
 
-        model, told = routed(plain, params, float(active[1]) * 1e9, asked.width)
+        picked = re.search(r"top[- ]?(?P<top>\d+) of (?P<count>\d+)|(?P<all>\d+) experts,? top[- ]?(?P<met>\d+)", name)
+        mixture = Mixture(
+            params=params, active=float(active[1] or active[2]) * 1e9, layers=stated.layers, hidden=stated.hidden,
+            count=int(picked["count"] or picked["all"]) if picked else None,
+            top=int(picked["top"] or picked["met"]) if picked else None,
+        )  # fmt: skip
+        model, told = routed(plain, mixture, asked.width)
         return _checked(asked, model, list(told), derived=True)
     vocab = stated.vocab or look.pop("vocab", None) or (LLAMA_VOCAB if look.get("gated") else MEGATRON_VOCAB)
     assert isinstance(vocab, int)
@@ -292,14 +310,14 @@ def _heads(hidden: int, said: list[str]) -> int:
 
 
 def _fit_ffn(dims: dict[str, object], params: float, seq_len: int | None, said: list[str]) -> None:
-    """Unties the embeddings or sets F where the style's parameters are off by more than `SAME_PARAMS`."""
+    """Unties the embeddings or sets F where the style's parameters are off by more than `SAME_SIZE`."""
     hidden, layers = int(str(dims["hidden"])), int(str(dims["layers"]))
     counted = _explicit(dims, "fit", "fit", seq_len).graph.params
-    if abs(counted - params) <= SAME_PARAMS * params:
+    if abs(counted - params) <= SAME_SIZE * params:
         return
     if dims.get("tied", True):
         untied = _explicit({**dims, "tied": False}, "fit", "fit", seq_len).graph.params
-        if abs(untied - params) <= SAME_PARAMS * params:
+        if abs(untied - params) <= SAME_SIZE * params:
             dims["tied"] = False
             said.append(f"output embedding of its own: fits the {params / 1e9:g}e9 parameters")
             return
@@ -346,6 +364,6 @@ def _latent(dims: Mapping[str, object], name: str) -> Model:
 def _checked(asked: _ModelAsked, model: Model, said: Sequence[str], *, derived: bool = False) -> ModelReading:
     """The model with what was assumed, and a word when its parameters are not those that the row states."""
     stated, counted = asked.stated.params, model.graph.params
-    if stated is not None and abs(counted - stated) > SAME_PARAMS * stated:
+    if stated is not None and abs(counted - stated) > SAME_SIZE * stated:
         said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {stated / 1e9:g}e9")
     return ModelReading(model=model, key=repr(asked), assumptions=tuple(said), derived=derived)

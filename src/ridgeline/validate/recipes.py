@@ -19,7 +19,10 @@ TF32_ARCHITECTURES = ("ampere", "ada", "hopper", "blackwell")
 HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
 
-_NO_MASTER = re.compile(r"\b(?:bf16|fp16|half) (?:states|weights)\b|\b(?:pure|full) (?:bf16|fp16)", re.IGNORECASE)
+_NO_MASTER = re.compile(
+    r"\b(?:bf16|fp16|half) (?:optimi[sz]er )?(?:states|weights)\b|\b(?:pure|full) (?:bf16|fp16)", re.IGNORECASE
+)
+_MASTER = re.compile(r"\b(?:fp32|32[- ]bit) (?:master|weights|param)|\bmaster \w+ in (?:fp32|32)", re.IGNORECASE)
 ADAPTERS = (Task.LORA, Task.QLORA)
 
 
@@ -110,6 +113,7 @@ def _recipe_name(told: TrainingRow, kind: str, cell: str, *, quiet: bool = False
         return "tf32"
     if kind in ("fp16", "bf16"):
         half = "-pure" if _NO_MASTER.search(f"{told.row.text('optimizer')}; {cell}; {told.notes.text}") else engine.half
+        half = "" if half == "-pure" and _MASTER.search(cell) else half
         if half in ("", "-pure") and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE):
             half = "-amp"
         name = kind + half
@@ -189,15 +193,16 @@ def _capacity(told: TrainingRow) -> float:
 def _execution(told: TrainingRow) -> str:
     """'eager', 'compiled' or 'graph': as published with the code, else as flags and program say."""
     plan, notes = told.published, told.notes
+    named = f"{told.row.text('engine')}; {notes.text}"
     if plan is not None and plan.execution is not None:
         if plan.execution != "graph":
             told.said.append(f"no CUDA graphs in the published configuration ({plan.name})")
         return plan.execution
     parts = notes.says(r"cuda-graph-impl=(?:none|transformer_engine)")  # that of the engine captures parts of layers
     off = notes.says(r"(?:\bno|without) cuda.?graphs?|cuda.?graphs?:? (?:off|disabled)")
-    if not parts and not off and notes.says(r"cuda.?graph"):
+    if not parts and not off and re.search(r"cuda.?graph", named, re.IGNORECASE):
         return "graph"
-    compiled = told.reading("execution", words=f"{told.row.text('engine')}; {notes.text}")
+    compiled = told.reading("execution", words=named)
     own = told.engine.execution
     return own if compiled is None or own != "eager" else compiled.text
 
@@ -237,7 +242,11 @@ def _recompute(told: TrainingRow) -> dict[str, object]:
         if "[" in cell:
             told.said.append(f"recompute '{cell}' counted as selective (attention core)")
         return plan | {"recompute": "selective"}
-    raise InputError(f"'{cell[:40]}' names no recompute; known: none, selective, full", field="recompute")
+    layers = re.match(r"(?:of )?(\d+)(?: of \d+)? (?:transformer )?(?:layers|blocks)\b", cell)
+    if layers and int(layers[1]) > 0:
+        return plan | {"recompute": "full", "recompute_layers": int(layers[1])}
+    known = "none, selective, full, '10 layers'"
+    raise InputError(f"'{cell[:40]}' names no recompute; known: {known}", field="recompute")
 
 
 def _published_recompute(told: TrainingRow, plan: PublishedPlan) -> dict[str, object]:
@@ -302,22 +311,27 @@ def _offload(told: TrainingRow) -> dict[str, object]:
     own = told.settings("offload", program="")
     if own:
         return dict(own)
-    text = "; ".join(map(told.row.text, ("offload", "engine", "recompute", "notes"))).casefold()
+    text = "; ".join(map(told.row.text, ("offload", "engine", "recompute", "zero_stage", "notes"))).casefold()
+    cell = told.row.text("offload").casefold()
     if re.search(r"nvme", text):
         raise InputError("offload to NVMe is not predicted yet", field="offload")
     plan: dict[str, object] = {}
     activations = (  # the last is how torchtune's table of flags ends: with compile, chunked loss and these
         r"activation\w* (?:cpu )?offload|activations? (?:to|\(see)|offload\w*.{0,12}activation|cpu \(activations"
-        r"|all of the above"
+        r"|all of the above|layer inputs to (?:the )?(?:cpu|host)"
     )
     if re.search(activations, text):
         plan["offload_activations"] = True
     moved = r"activation\w* (?:cpu )?offload\w*|cpu \(activations[^)]*\)|activations? to cpu|opt offl=n[^;]*"
     beside = re.sub(moved, "", text)
     optimizer = r"optimi[sz]er\w*(?: states?)?(?: and \w+)? (?:to|on) (?:the )?(?:cpu|host)"
-    if re.search(rf"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload|{optimizer}", beside):
+    whole = r"cpu.?offload|full offload|offload.*optimizer|superoffload|zero-?3 offload|optimi[sz]er\w* offload"
+    if re.search(rf"{whole}|{optimizer}", beside) or re.match(r"(?:cpu|optimi[sz]er)\b(?! \(activ)", cell):
         plan["offload_optimizer"] = True
-    if re.search(r"(?:weights?|param\w*)(?: and \w+)? (?:to|on) (?:the )?(?:cpu|host)", beside):
+    weights = r"(?:weights?|param\w*)"
+    if re.search(rf"{weights}(?: and \w+)? (?:(?:to|on) (?:the )?(?:cpu|host)|offload)", beside) or re.search(
+        rf"\b{weights}", cell
+    ):
         plan["offload_weights"] = True
     return plan
 

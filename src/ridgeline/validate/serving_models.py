@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,8 @@ from ridgeline.facts.readings import reading
 from ridgeline.graph import load as catalog
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Model
-from ridgeline.validate.models import HEAD_DIM, SAME_PARAMS, read_model
+from ridgeline.validate.likeness import SAME_SIZE, alike_in_name
+from ridgeline.validate.models import HEAD_DIM, read_model
 from ridgeline.validate.notes import Notes, as_attention, catalog_spelling, plain_name, refuse_unsupported
 from ridgeline.validate.rows import Row
 from ridgeline.validate.serving_words import number, whole
@@ -39,9 +41,12 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         raise InputError(f"'{name[:60]}' is not one model", field="model")
     params, active = number(row, "params_b"), number(row, "active_params_b")
     model, said = _known(name, row.source)
+    alike = alike_in_name(plain_name(name), None if params is None else params * 1e9) if model is None else None
+    if alike is not None:
+        model, said = catalog.load(alike), (f"'{plain_name(name)[:40]}' taken for {alike}, which it is like",)
     if model is None:
         if active is not None and params is not None and active < 0.9 * params:
-            return routed(name, params * 1e9, active * 1e9, whole(row, "tp") or 1)
+            return routed(name, Mixture(params=params * 1e9, active=active * 1e9), whole(row, "tp") or 1)
         if params is None and not re.search(r"\d\s?[mb]\b", name, re.IGNORECASE):
             raise InputError(f"'{name[:60]}' is not in the catalog; give its params_b", field="model")
         if params is not None and reading("early_family", model=name) is None:
@@ -51,7 +56,7 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         fitted = read_model(plain, notes, seq_len=None, stages=1, width=math.lcm(whole(row, "tp") or 1, USUAL_HEADS))
         return fitted.model, fitted.assumptions
     counted = model.graph.params
-    if params is not None and abs(counted - params * 1e9) > SAME_PARAMS * params * 1e9:
+    if params is not None and abs(counted - params * 1e9) > SAME_SIZE * params * 1e9:
         said = (*said, f"{counted / 1e9:.3g}e9 parameters counted, the row states {params:g}e9")
     return model, said
 
@@ -100,28 +105,49 @@ def _dense(name: str, params: float, width: int) -> tuple[Model, tuple[str, ...]
     return model, (said, *as_attention(name))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """What is known of a mixture of experts: parameters, those that a token meets [1], and perhaps its dimensions.
+
+    `count` experts of which `top` are met, in `layers` layers of width `hidden` [1].
+    """
+
+    params: float
+    active: float
+    layers: int | None = None
+    hidden: int | None = None
+    count: int | None = None
+    top: int | None = None
+
+
 @lru_cache(maxsize=512)
-def routed(name: str, params: float, active: float, width: int) -> tuple[Model, tuple[str, ...]]:
-    """A mixture of experts of which only the parameters are known, all of them and those that a token meets [1].
+def routed(name: str, known: Mixture, width: int) -> tuple[Model, tuple[str, ...]]:
+    """A mixture of experts of which little but the parameters is known, all of them and those that a token meets [1].
 
     With E experts of which k are met, one over all layers holds (params - active) / (E - k); what is left of `active`
     is attention and the ends, of which width and layers follow by D = 64 L. So both counts hold whatever E is.
     """
-    sizes = ((experts, (params - active) / (experts - _TOP)) for experts in (128, 256, 512))
-    count, expert = next(((e, size) for e, size in sizes if active - _TOP * size >= _APART * active), (0, 0.0))
-    if not count:
+    top = known.top or _TOP
+    counts = (128, 256, 512) if known.count is None else (known.count,)
+    sizes = ((count, (known.params - known.active) / (count - top)) for count in counts if count > top)
+    usual = (each for each in sizes if known.count or known.active - top * each[1] >= _APART * known.active)
+    count, expert = next(usual, (0, 0.0))
+    always = known.active - top * expert
+    if not count or always <= 0.0:
         raise InputError(f"'{name[:60]}' is not in the catalog and its experts are not stated", field="model")
-    always = active - _TOP * expert
 
     def layers_of(hidden: int) -> float:
         return (always - 2.0 * _VOCAB * hidden) / (2.0 * hidden**2 + 2.0 * hidden * HEAD_DIM * USUAL_HEADS)
 
-    layers, hidden = _built(name, width, f"{count} experts", layers_of, _EXPERT_ASPECT)
+    layers, hidden = known.layers, known.hidden
+    if layers is None or hidden is None:
+        fitted = _built(name, width, f"{count} experts", layers_of, _EXPERT_ASPECT)
+        layers, hidden = layers or fitted[0], hidden or fitted[1]
     ffn = max(16, round(expert / (3 * layers * hidden) / 16) * 16)
-    model = _gated(name, layers, hidden, tied=False, experts=count, top_k=_TOP, expert_ffn=ffn)
+    model = _gated(name, layers, hidden, tied=False, experts=count, top_k=top, expert_ffn=ffn)
     return model, (
-        f"'{name[:40]}' is not in the catalog: {count} experts of which {_TOP} are met, {layers} layers of {hidden} "
-        f"(assumed from {params / 1e9:g}e9 parameters, {active / 1e9:g}e9 active)",
+        f"'{name[:40]}' is not in the catalog: {count} experts of which {top} are met, {layers} layers of {hidden} "
+        f"(assumed from {known.params / 1e9:g}e9 parameters, {known.active / 1e9:g}e9 active)",
     )
 
 
