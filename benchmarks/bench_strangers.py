@@ -6,8 +6,8 @@ Each open table is answered row by row in this process. Answers are kept as they
 each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
 the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
 beside this file from the first answers and those kept of this commit, or of `--at`. Tables that are sealed are opened
-only with `--unseal sealed`, `second` or `third`, once, at the end, into a page of their own; with `--before COMMIT` it
-shows kept answers of that commit beside those of now.
+only with `--unseal sealed`, `second`, `third` or `fourth`, once, at the end, into a page of their own; with
+`--before COMMIT` it shows kept answers of that commit beside those of now.
 """
 
 from __future__ import annotations
@@ -37,14 +37,9 @@ from ridgeline.validate.rows import read
 HERE = Path(__file__).parent
 UNSEEN = HERE / "unseen"
 FIRST = UNSEEN / "first-answers.tsv.gz"
-PAGES = {
-    side: HERE / f"strangers{end}.md"
-    for side, end in (("open", ""), ("sealed", "_sealed"), ("second", "_second"), ("third", "_third"))
-}
-PEERS = {
-    side: UNSEEN / f"peer-answers{end}.tsv"
-    for side, end in (("open", ""), ("sealed", "-sealed"), ("second", "-second"), ("third", "-third"))
-}
+SIDES = ("open", "sealed", "second", "third", "fourth")
+PAGES = {side: HERE / ("strangers.md" if side == "open" else f"strangers_{side}.md") for side in SIDES}
+PEERS = {side: UNSEEN / ("peer-answers.tsv" if side == "open" else f"peer-answers-{side}.tsv") for side in SIDES}
 TABLES = ("training", "memory", "offload", "diffusion", "serving", "rl")
 COLUMNS = (
     "table", "id", "commit", "status", "measured", "predicted", "low", "high", "evidence", "rung", "device", "engine",
@@ -64,7 +59,7 @@ def commit() -> str:
 
 
 def tables(only: list[str], side: str) -> list[tuple[str, Path]]:
-    """Names and files of the tables of one side, `open`, `sealed`, `second` or `third`."""
+    """Names and files of the tables of one side, `open`, `sealed`, `second`, `third` or `fourth`."""
     paths = ((name, UNSEEN / f"{name}-{side}.tsv") for name in only or TABLES)
     return [(name, path) for name, path in paths if path.exists()]
 
@@ -144,7 +139,7 @@ def main() -> None:
     parser.add_argument("--first", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--at", default=None)
-    parser.add_argument("--unseal", default="open", choices=("sealed", "second", "third"))
+    parser.add_argument("--unseal", default="open", choices=SIDES[1:])
     parser.add_argument("--before", default=None)
     given = parser.parse_args()
     os.nice(5)

@@ -31,7 +31,7 @@ def test_sealed_tables_are_opened_only_when_asked(
     monkeypatch.setattr(bench, "answered", lambda path, store: opened.append(path.name) or ())
     monkeypatch.setattr(bench, "commit", lambda: "abc")
     monkeypatch.setattr(bench.os, "nice", lambda by: 0)
-    for side in ("open", "sealed", "second", "third"):
+    for side in bench.SIDES:
         opened.clear()
         flags = [] if side == "open" else ["--unseal", side]
         monkeypatch.setattr(sys, "argv", ["bench", "--keep", str(tmp_path), *flags])
