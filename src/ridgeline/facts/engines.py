@@ -67,6 +67,7 @@ class EnginePolicy(ReleasePolicy):
     own_kernels: bool = False
     keys_per_query: bool = False
     whole_cache: bool = False
+    compiled_tokens: int = 0
     tuned_share: float = 1.0
     tuned_share_least: float = 1.0
     tuned_share_most: float = 1.0

@@ -220,8 +220,8 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
 
 @clocked
 def longest_prompt(rule: Record, chunks: NDArray[np.int64], count: int) -> int:
-    """Tokens to which each of an iteration's prompts is padded: its longest, 0 where none is [token]."""
-    longest = 0
+    """Tokens to which each of an iteration's prompts is padded: its longest or what is compiled, 0 where none is."""
+    longest = int(rule.padded) if rule.padded > 1 else 0
     if rule.padded > 0:
         for index in range(count):
             longest = max(longest, int(chunks[index, 1]))

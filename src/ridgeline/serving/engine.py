@@ -110,10 +110,11 @@ class Engine:
         most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs)
         most = int(most * step_tokens(self.deployment))
         captured = self.graphs[-1] if self.graphs else 0
+        fixed = self.policy.compiled_tokens
         return self.steps.tables(
-            most_tokens=most, most_sequences=self.policy.max_seqs, most_context=longest,
+            most_tokens=max(most, fixed), most_sequences=self.policy.max_seqs, most_context=max(longest, fixed),
             beside_tokens=min(self.policy.shared_beside_tokens, captured), captured=bool(self.graphs),
-            whole_cache=self.policy.whole_cache,
+            whole_cache=self.policy.whole_cache or fixed > 0, whole_batch=fixed > 0,
         )  # fmt: skip
 
     def rule(
@@ -132,6 +133,8 @@ class Engine:
         policy, most = self.policy, self.deployment.options.graph_max
         if self.deployment.options.graphs is False:
             return ()
+        if policy.compiled_tokens:
+            return (policy.max_seqs,)
         sizes = policy.graph_sizes
         if most is None:
             return tuple(size for size in sizes if not policy.graph_max or size <= policy.graph_max)

@@ -115,7 +115,7 @@ def _scheduling(one: Engine, prefix_tokens: int) -> dict[str, float]:
     return {
         "scheduler": _SCHEDULERS[policy.scheduler],
         "chunked": policy.chunked,
-        "padded": policy.pads_prompts,
+        "padded": policy.compiled_tokens or policy.pads_prompts,
         "receive_steps": 1,
         "token_budget": policy.token_budget,
         "max_seqs": policy.max_seqs,

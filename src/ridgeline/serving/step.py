@@ -142,13 +142,14 @@ class StepModel:
         beside_tokens: int = 0,
         captured: bool = True,
         whole_cache: bool = False,
+        whole_batch: bool = False,
     ) -> StepTables:
         """The tables up to a token budget, sequences of one rank and the longest context.
 
         Up to `beside_tokens` a layer's shared experts run beside its routed ones. Where no graph is `captured` kernels
         follow each other more slowly (`launch.stream`). Where experts have devices of their own, `lane`, `group` and
         `decode` are those of one micro-batch, and shared experts stay with attention. With `whole_cache` decoding
-        sequences attend to the longest context from their first token on.
+        sequences attend to the longest context from their first token on, with `whole_batch` as many as can run.
         """
         tokens = token_grid(most_tokens)
         group_tokens = token_grid(most_tokens * self.deployment.dp)
@@ -158,6 +159,7 @@ class StepModel:
         pasts = np.concatenate([[0.0], spread_grid(128.0, float(max(most_context, 256)), each_octave=2)])
         n, c = np.meshgrid(sequences, contexts, indexing="ij")
         c = np.full_like(c, most_context) if whole_cache else c
+        n = np.full_like(n, most_sequences) if whole_batch else n
         q, p = np.meshgrid(chunks, pasts, indexing="ij")
         many = self._pieces.mixers("many", (q, p), partial(self._prompts, _MANY, q, p))
         start_s, token_s = self._sends()
