@@ -89,6 +89,10 @@ def _others(job: ServedJob) -> Iterator[ServedJob]:
         if most is not None:
             held = replaced(pool, max_seqs=round(most), graph_max=round(most))
             yield replace(job, deployment=held, key=(*job.key, "pooled"), differs="pool")
+    device = job.cluster.accelerator.name
+    if job.deployment.options.graphs is None and reading("graphs_in_doubt", program=engine, device=device) is not None:
+        eager = replaced(job.deployment, graphs=False)
+        yield replace(job, deployment=eager, key=(*job.key, "eager"), differs="graphs")
     for part in job.sizes:
         yield replace(job, cluster=replace(job.cluster, accelerator=part), key=(*job.key, part.name), differs="device")
 
