@@ -411,6 +411,8 @@ def test_questions_outside_the_domain_are_refused(tmp_path: Path) -> None:
 def test_small_engines_run_what_their_loops_run() -> None:
     assert policy_of("gpt-fast", memory_bytes=_H100).max_seqs == 1
     assert policy_of("DeepSpeed(Gaudi)", memory_bytes=96e9).name == "Optimum-Habana"
+    assert policy_of("DeepSpeed(Gaudi)", memory_bytes=96e9).narrow_kv == "fp8"
+    assert policy_of("neuronx-distributed-inference", memory_bytes=96e9).compiled_tokens == 4096
     assert policy_of("FasterTransformer", memory_bytes=80e9).scheduler == "static"
     mii = policy_of("MII", memory_bytes=80e9)
     assert (mii.token_budget, mii.max_seqs, mii.memory_fraction) == (768, 512, pytest.approx(1 - 1 / 80))

@@ -17,6 +17,8 @@ def test_every_engine_gives_a_reason_and_is_found_by_its_own_name() -> None:
     assert all(len(engine.reason) > 20 for engine in training_programs())
     assert len({engine.name for engine in training_programs()}) == len(training_programs())
     assert training_program("something new").name == "not stated"
+    mindspore = training_program("MindSpore, MindFormers, flash attention")
+    assert (mindspore.name, mindspore.execution, mindspore.zero) == ("MindFormers", "compiled", 1)
     assert training_program("PyTorch", "mlcommons/training_results_v4.0@6fe9543").name == "MLPerf (NVIDIA code)"
     assert training_program("Megatron-LM", "bigscience-workshop/bigscience@9e64ede").name == "Megatron-LM (2021)"
 

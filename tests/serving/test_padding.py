@@ -14,11 +14,11 @@ from ridgeline.serving.replay import replay
 from ridgeline.serving.traffic.traffic import traffic
 
 
-def first_s(words: str, prompts: list[int]) -> float:
+def first_s(
+    words: str, prompts: list[int], *, on: str = "1xA100-80GB-SXM", program: str = "FasterTransformer"
+) -> float:
     """When the first tokens of a batch come [s]."""
-    one = engine(
-        load("gpt3-6.7b"), machine(cluster("1xA100-80GB-SXM")), deployed(engine="FasterTransformer", version=words)
-    )
+    one = engine(load("gpt3-6.7b"), machine(cluster(on)), deployed(engine=program, version=words))
     count = len(prompts)
     asked = traffic(np.zeros(count), np.array(prompts), np.full(count, 2))
     return float(np.nanmax(replay([one], asked).first_s))
@@ -29,3 +29,10 @@ def test_padded_prompts_take_as_long_as_the_longest_each() -> None:
     assert first_s("5.0", unlike) == pytest.approx(first_s("5.0", alike))
     assert first_s("5.1", unlike) < 0.65 * first_s("5.1", alike)
     assert first_s("5.1", alike) == pytest.approx(first_s("5.0", alike))
+
+
+def test_a_compiled_prompt_takes_as_long_as_its_graph_whatever_its_length() -> None:
+    neuron = {"on": "1xTrainium2", "program": "Optimum-Neuron"}
+    one = first_s("", [8], **neuron)
+    assert first_s("", [2000], **neuron) == pytest.approx(one, rel=0.02)  # but for tokenizing 2 us each
+    assert 1.7 * one < first_s("", [8, 8], **neuron) < 2.3 * one  # each runs the whole graph

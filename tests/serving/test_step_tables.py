@@ -115,6 +115,18 @@ def test_shapes_that_never_change_read_the_whole_cache_from_the_first_token_on()
     assert (growing.decode.mid[:, 0] < whole.decode.mid[:few, 0]).all()
 
 
+def test_compiled_graphs_run_their_whole_batch_and_context_whatever_comes() -> None:
+    neuron = engine(load("llama-3.1-8b"), machine(cluster("1xTrainium2")), deployed(engine="Optimum-Neuron"))
+    assert neuron.graphs == (32,)
+    fixed = neuron.tables(longest_prompt=512, longest=1024)
+    free = neuron.steps.tables(most_tokens=4096, most_sequences=32, most_context=4096)
+    whole = (int(np.searchsorted(free.sequences, 32)), int(np.searchsorted(free.contexts, 4096)))
+    assert (free.sequences[whole[0]], free.contexts[whole[1]]) == (32, 4096)
+    assert (fixed.decode.mid == fixed.decode.mid[0, 0]).all()
+    assert fixed.decode.mid[0, 0] == pytest.approx(free.decode.mid[whole], rel=1e-9)
+    assert free.decode.mid[0, 0] < 0.5 * fixed.decode.mid[0, 0]
+
+
 def test_two_devices_halve_the_cache_and_what_reads_it() -> None:
     one, whole = made("llama-3.1-8b", "8xH100-SXM", (("tp", 1),))
     two, half = made("llama-3.1-8b", "8xH100-SXM", (("tp", 2),))

@@ -77,6 +77,18 @@ def test_what_a_row_says_is_not_doubted(cells: dict[str, str], count: int) -> No
     assert len(alike(**cells)) == count
 
 
+def test_whether_graphs_ran_is_in_doubt_where_the_engine_calls_them_experimental() -> None:
+    on_npu = {"hardware": "Ascend 910B", "engine": "vLLM-Ascend", "precision_weights": "bf16", "engine_version": "0.9.1"}
+    assert [one.deployment.options.graphs for one in alike(**on_npu) if one.differs == "graphs"] == [False]
+    assert not [one for one in alike(**on_npu, note="--enforce-eager") if one.differs == "graphs"]
+    assert not [one for one in alike() if one.differs == "graphs"]
+
+
+def test_neuron_s_engine_is_told_beside_the_name_of_what_it_serves() -> None:
+    one = row(hardware="Trainium2", engine="vLLM (optimum-neuron)", precision_weights="bf16")
+    assert read_served(one).deployment.engine == "Optimum-Neuron"
+
+
 def test_an_interval_holds_for_all_that_a_run_may_have_been() -> None:
     answers = ServedRows()
     mine = answers.answer(row())
