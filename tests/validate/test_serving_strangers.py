@@ -78,7 +78,12 @@ def test_what_a_row_says_is_not_doubted(cells: dict[str, str], count: int) -> No
 
 
 def test_whether_graphs_ran_is_in_doubt_where_the_engine_calls_them_experimental() -> None:
-    on_npu = {"hardware": "Ascend 910B", "engine": "vLLM-Ascend", "precision_weights": "bf16", "engine_version": "0.9.1"}
+    on_npu = {
+        "hardware": "Ascend 910B",
+        "engine": "vLLM-Ascend",
+        "precision_weights": "bf16",
+        "engine_version": "0.9.1",
+    }
     assert [one.deployment.options.graphs for one in alike(**on_npu) if one.differs == "graphs"] == [False]
     assert not [one for one in alike(**on_npu, note="--enforce-eager") if one.differs == "graphs"]
     assert not [one for one in alike() if one.differs == "graphs"]
