@@ -27,7 +27,7 @@ from ridgeline.search.complete import complete
 from ridgeline.search.search import Searcher
 from ridgeline.search.space import Space
 from ridgeline.serving.engine import Engine, engine
-from ridgeline.serving.metrics import decode_parts
+from ridgeline.serving.metrics import decode_device_s
 from ridgeline.serving.step import StepTables
 
 _ENGINE, _OVERLAPPED = "vllm", "off-policy"
@@ -208,16 +208,16 @@ class _SplitSearcher:
         prompt, ordered = max(1.0, round(self.asked.asked.prompt)), np.sort(self.output).astype(float)
         context, each = prompt + 0.5 * ordered.mean(), len(ordered) / one.instances
         widest = max(1.0, min(made.policy.max_seqs, made.capacity.cache_tokens / context, each))
-        wide_s = _device_s(made, tables, widest, context) / widest
-        alone = _device_s(made, tables, 1.0, prompt + 1.0) * (ordered[-1] - 1.0)
         places = np.unique(np.quantile(ordered, np.linspace(0.0, 1.0, _FLOW_POINTS)))
-        flow, begun = 0.0, 0.0
-        for ends in places.tolist():
-            live = max(1.0, each * float((ordered > 0.5 * (begun + ends)).mean()))
-            batch = min(live, widest)
-            step = _device_s(made, tables, batch, prompt + 0.5 * (begun + ends))
-            flow += (ends - begun) * (step + (live - batch) * wide_s)
-            begun = ends
+        begun = np.concatenate(([0.0], places[:-1]))
+        middle = 0.5 * (begun + places)
+        live = np.maximum(1.0, each * (len(ordered) - np.searchsorted(ordered, middle, side="right")) / len(ordered))
+        batches = np.concatenate(([widest, 1.0], np.minimum(live, widest)))
+        wide_s, alone_s, *steps_s = decode_device_s(
+            tables, batches, np.concatenate(([context, prompt + 1.0], prompt + middle))
+        ).tolist()
+        wide_s, alone = wide_s / widest, alone_s * (ordered[-1] - 1.0)
+        flow = float(((places - begun) * (np.array(steps_s) + (live - batches[2:]) * wide_s)).sum())
         return max(alone, each * float(ordered.mean()) * wide_s), flow
 
     def _engine(self, one: Deployment) -> tuple[Engine, StepTables]:
@@ -312,11 +312,6 @@ def _overlaps(mode: str) -> bool:
     """Whether generation and training run beside each other."""
     schedule = rollout_schedule(mode)
     return schedule.versions_behind() > 0 or schedule.pieces() > 1
-
-
-def _device_s(made: Engine, tables: StepTables, sequences: float, context: float) -> float:
-    """What the devices of an engine take for a decode step [s]; the host's part may run beside."""
-    return sum(value for name, value in decode_parts(made, tables, sequences, context).items() if name != "host")
 
 
 def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitSearch:

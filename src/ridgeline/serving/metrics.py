@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeline.cost.seconds import Seconds
 from ridgeline.facts.mechanisms import constant
+from ridgeline.lower.work import Number
 from ridgeline.seams.serving import (
     Disaggregation,
     KVEviction,
@@ -231,6 +232,11 @@ def decode_parts(one: Engine, tables: StepTables, sequences: float, context: flo
     return {**found, "host": _host_s(one, sequences), **masks_told(one, sequences, sum(found.values()))}
 
 
+def decode_device_s(tables: StepTables, sequences: Array, context: Array) -> Array:
+    """What the devices take for decode iterations of a token a sequence, at mean batches and contexts (N,) [s]."""
+    return np.asarray(sum(part.mid for part in _plain_decode(tables, sequences, sequences, context).values()))
+
+
 def prefill_parts(one: Engine, tables: StepTables, tokens: float) -> dict[str, float]:
     """What the iterations over one prompt are made of [s]: one, or as many as its chunks."""
     found = {name: float(part.mid) for name, part in _prefill(one, tables, tokens).items()}
@@ -309,12 +315,7 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
     if tables.nano is not None and _cut(one, tokens):
         attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
         return _halves(one, tables, tokens, sequences, attention, prompts=False)
-    found = {
-        "weights and links": _at(tables.lane, tables.tokens, tokens),
-        "experts": _at(tables.group, tables.tokens, tokens),
-        "sampling": _at(tables.head, tables.sequences, sequences),
-        "attention": _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
-    }
+    found = _plain_decode(tables, sequences, tokens, context)
     found |= _drafts(one, found, step=True)
     link_s = of(one.deployment, KVEviction).fetch_seconds(one, context)
     if not link_s:
@@ -323,6 +324,16 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
     beside = sum(part.mid for name, part in found.items() if name != "drafts")
     left = np.maximum(0.0, link - beside)  # of the link, after what runs beside it
     return {**found, "host link": Seconds(mid=left, low=left, high=left, compute=0.0 * left, memory=0.0 * left)}
+
+
+def _plain_decode(tables: StepTables, sequences: Number, tokens: Number, context: Number) -> dict[str, Seconds]:
+    """Parts of a decode iteration that one lane of kernels makes after another [s]."""
+    return {
+        "weights and links": _at(tables.lane, tables.tokens, tokens),
+        "experts": _at(tables.group, tables.tokens, tokens),
+        "sampling": _at(tables.head, tables.sequences, sequences),
+        "attention": _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
+    }
 
 
 def _chunks(one: Engine, tokens: float) -> list[tuple[float, float]]:
@@ -387,14 +398,31 @@ def _band(parts: Sequence[Seconds], one: Engine, sequences: float, *, iterations
     return Band(low=ends[0] / total, high=ends[2] / total, compute=compute / total, memory=memory / total)
 
 
-def _at(table: Seconds, grid: Array, place: float) -> Seconds:
+def _at(table: Seconds, grid: Array, place: Number) -> Seconds:
     return Seconds(**{name: np.interp(place, grid, value) for name, value in vars(table).items()})
 
 
-def _at_two(table: Seconds, rows: Array, columns: Array, row: float, column: float) -> Seconds:
+def _at_two(table: Seconds, rows: Array, columns: Array, row: Number, column: Number) -> Seconds:
+    """A table between its rows and columns, at one place or an array of them."""
+    near = np.clip(np.searchsorted(rows, row, side="right") - 1, 0, max(0, len(rows) - 2))
+    around = near, np.minimum(near + 1, len(rows) - 1)
+
     def read(value: Array) -> Array:
         full = np.broadcast_to(value, (len(rows), len(columns)))
-        across = np.array([np.interp(column, columns, line) for line in full])
-        return np.asarray(np.interp(row, rows, across))
+        first, last = (_along(columns, full, line, column) for line in around)
+        return _joined(rows[around[0]], rows[around[1]], first, last, row)
 
     return Seconds(**{name: read(value) for name, value in vars(table).items()})
+
+
+def _along(columns: Array, full: Array, line: Array, column: Number) -> Array:
+    near = np.clip(np.searchsorted(columns, column, side="right") - 1, 0, max(0, len(columns) - 2))
+    next_ = np.minimum(near + 1, len(columns) - 1)
+    return _joined(columns[near], columns[next_], full[line, near], full[line, next_], column)
+
+
+def _joined(begin: Array, end: Array, first: Array, last: Array, place: Number) -> Array:
+    """The straight line between two points, level beyond them; as `numpy.interp` rounds it."""
+    slope = (last - first) / np.where(end > begin, end - begin, 1.0)
+    inside = slope * (place - begin) + first
+    return np.asarray(np.where(place >= end, last, np.where(place <= begin, first, inside)))
