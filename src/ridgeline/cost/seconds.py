@@ -51,6 +51,23 @@ class Seconds:
             below=below, above=above, least=self.least + other.least,
         )  # fmt: skip
 
+    def at(self, grid: Array, place: Number) -> Seconds:
+        """Along a grid, at one place or an array of them."""
+        return Seconds(**{name: np.interp(place, grid, value) for name, value in vars(self).items()})
+
+    def at_two(self, rows: Array, columns: Array, row: Number, column: Number) -> Seconds:
+        """Between rows and columns, at one place or an array of them."""
+        up, across = _around(rows, row), _around(columns, column)
+
+        def read(value: Array) -> Array:
+            full = np.broadcast_to(value, (len(rows), len(columns)))
+            first, last = (
+                _joined(columns, across, full[line, across[0]], full[line, across[1]], column) for line in up
+            )
+            return _joined(rows, up, first, last, row)
+
+        return Seconds(**{name: read(value) for name, value in vars(self).items()})
+
     @property
     def quickest(self) -> Array:
         """The low end, but no quicker than the machine's own limit, nor than the middle [s]."""
@@ -133,3 +150,16 @@ def limited(time: Seconds, limit_s: Array | float) -> Seconds:
     """A time that is no shorter than what the machine allows at best, which it remembers [s]."""
     mid = np.maximum(time.mid, limit_s)
     return replace(time, mid=mid, high=np.maximum(time.high, mid), least=limit_s)
+
+
+def _around(grid: Array, place: Number) -> tuple[Array, Array]:
+    """Indices of the two points of a grid around places."""
+    near = np.clip(np.searchsorted(grid, place, side="right") - 1, 0, max(0, len(grid) - 2))
+    return near, np.minimum(near + 1, len(grid) - 1)
+
+
+def _joined(grid: Array, around: tuple[Array, Array], first: Array, last: Array, place: Number) -> Array:
+    """The straight line between values at two points, level beyond them; as `numpy.interp` rounds it."""
+    begin, end = (grid[index] for index in around)
+    slope = (last - first) / np.where(end > begin, end - begin, 1.0)
+    return np.asarray(np.where(place >= end, last, np.where(place <= begin, first, slope * (place - begin) + first)))

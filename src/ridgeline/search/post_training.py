@@ -24,6 +24,7 @@ from ridgeline.predict.rollouts import response_lengths
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.search.complete import complete
+from ridgeline.search.ranked import TIME
 from ridgeline.search.search import Searcher
 from ridgeline.search.space import Space
 from ridgeline.serving.engine import Engine, engine
@@ -186,16 +187,23 @@ class _SplitSearcher:
         self.trainers: dict[int, Plan | None] = {}
         self.steps_s: dict[int, float] = {}  # of the trainer by its devices [s]
         self.engines: dict[Deployment, tuple[Engine, StepTables]] = {}
+        self.whole = self._searcher(asked.cluster.count)
         self.device_s = self._device_s()
         self.critic = critic_of(asked)
 
-    def _device_s(self) -> float:
-        """Device seconds that the updates of an iteration take at least [s]."""
-        it, devices = self.asked, self.asked.cluster.count
-        predictor = Predictor(it.models.policy, it.cluster, trainer_workload(it, devices))
+    def _searcher(self, devices: int) -> Searcher:
+        """The search of the trainer's plan on some devices, its plans bounded."""
+        it = self.asked
+        where = replace(it.cluster, count=devices)
+        predictor = Predictor(it.models.policy, where, trainer_workload(it, devices))
         searcher = Searcher(predictor, replace(_SEARCHED, fixed=it.of_trainer))
         searcher.bound()
-        return searcher.device_s * (1.0 - predictor.workload.padding) * it.asked.updates
+        return searcher
+
+    def _device_s(self) -> float:
+        """Device seconds that the updates of an iteration take at least [s]."""
+        used = 1.0 - self.whole.predictor.workload.padding  # the rest is of rows that no batch has
+        return self.whole.device_s * used * self.asked.asked.updates
 
     def rollout_s(self, one: Deployment) -> tuple[float, float]:
         """The least time of the rollouts, and what they take when sequences flow evenly [s].
@@ -258,13 +266,10 @@ class _SplitSearcher:
     def train_plan(self, devices: int) -> Plan | None:
         """The trainer's plan on some devices; None where nothing fits."""
         if devices not in self.trainers:
-            it = self.asked
-            where = replace(it.cluster, count=devices)
-            predictor = Predictor(it.models.policy, where, trainer_workload(it, devices))
-            searcher = Searcher(predictor, replace(_SEARCHED, fixed=it.of_trainer))
-            found = searcher.ranked(top=1, budget=_TRAINER_BUDGET).plans
+            searcher = self.whole if devices == self.asked.cluster.count else self._searcher(devices)
+            found = searcher.least(TIME, top=1, budget=_TRAINER_BUDGET).plans
             self.trainers[devices] = found[0][1] if found else None
-            used = 1.0 - predictor.workload.padding  # the rest is of rows that no batch has
+            used = 1.0 - searcher.predictor.workload.padding
             self.steps_s[devices] = found[0][0] * used if found else np.inf
         return self.trainers[devices]
 

@@ -269,8 +269,8 @@ def _halves(
 
     def at(table: Seconds, head: Seconds) -> Seconds:
         rows = (Seconds(**{name: value[row] for name, value in vars(table).items()}) for row in (0, group))
-        own, experts = (_at(row, tables.tokens, tokens) for row in rows)
-        return own + experts + _at(head, tables.sequences, sampled)
+        own, experts = (row.at(tables.tokens, tokens) for row in rows)
+        return own + experts + head.at(tables.sequences, sampled)
 
     compute, memory = at(nano.compute, nano.head_compute), at(nano.memory, nano.head_memory)
     network = at(nano.network, nano.head_network)
@@ -291,9 +291,9 @@ def _disaggregated(
 ) -> dict[str, Seconds]:
     """An iteration whose experts are elsewhere: one micro-batch's way through all layers, and what it waits [s]."""
     assert tables.attention_ffn is not None
-    own = _at(tables.lane, tables.tokens, tokens) + attention
+    own = tables.lane.at(tables.tokens, tokens) + attention
     both = (tables.experts(prompts=prompts), tables.attention_ffn.send)
-    experts, send = (_at(table, tables.tokens, tokens) for table in both)
+    experts, send = (table.at(tables.tokens, tokens) for table in both)
     layers = float(sum(count for count, _ in expert_layers(one.steps.served)))
     micro = min(float(of(one.deployment, Disaggregation).micro_batches), max(tokens, 1.0))
     waits = {}
@@ -303,17 +303,17 @@ def _disaggregated(
     return {
         "attention's devices": own, "experts' devices": experts, "links": send.times(2.0),
         "other micro-batches": Seconds(**waits, compute=0.0 * own.mid, memory=0.0 * own.mid),
-        "sampling": _at(tables.head, tables.sequences, sampled),
+        "sampling": tables.head.at(tables.sequences, sampled),
     }  # fmt: skip
 
 
 def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -> dict[str, Seconds]:
     tokens = sequences * step_tokens(one.deployment)
     if tables.attention_ffn is not None:
-        read = _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context)
+        read = tables.decode.at_two(tables.sequences, tables.contexts, sequences, context)
         return _disaggregated(one, tables, tokens, sequences, read, prompts=False)
     if tables.nano is not None and _cut(one, tokens):
-        attention = _at_two(tables.nano.decode, tables.sequences, tables.contexts, sequences, context)
+        attention = tables.nano.decode.at_two(tables.sequences, tables.contexts, sequences, context)
         return _halves(one, tables, tokens, sequences, attention, prompts=False)
     found = _plain_decode(tables, sequences, tokens, context)
     found |= _drafts(one, found, step=True)
@@ -329,10 +329,10 @@ def _decode(one: Engine, tables: StepTables, sequences: float, context: float) -
 def _plain_decode(tables: StepTables, sequences: Number, tokens: Number, context: Number) -> dict[str, Seconds]:
     """Parts of a decode iteration that one lane of kernels makes after another [s]."""
     return {
-        "weights and links": _at(tables.lane, tables.tokens, tokens),
-        "experts": _at(tables.group, tables.tokens, tokens),
-        "sampling": _at(tables.head, tables.sequences, sequences),
-        "attention": _at_two(tables.decode, tables.sequences, tables.contexts, sequences, context),
+        "weights and links": tables.lane.at(tables.tokens, tokens),
+        "experts": tables.group.at(tables.tokens, tokens),
+        "sampling": tables.head.at(tables.sequences, sequences),
+        "attention": tables.decode.at_two(tables.sequences, tables.contexts, sequences, context),
     }
 
 
@@ -349,14 +349,14 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
     """The parts of all iterations over one prompt, by name [s]."""
     total: dict[str, Seconds] = {}
     for chunk, before in _chunks(one, tokens):
-        attention = _at_two(tables.first, tables.chunks, tables.pasts, chunk, before)
+        attention = tables.first.at_two(tables.chunks, tables.pasts, chunk, before)
         if tables.attention_ffn is not None:
             each = attention.times(1.0 / min(of(one.deployment, Disaggregation).micro_batches, chunk))
             parts = _disaggregated(one, tables, chunk, 1.0, each, prompts=True)
         elif tables.nano is not None and _cut(one, chunk):
             parts = _halves(one, tables, chunk, 1.0, attention, prompts=True)
         else:
-            lane, group = (_at(table, tables.tokens, chunk) for table in (tables.lane, tables.experts(prompts=True)))
+            lane, group = (table.at(tables.tokens, chunk) for table in (tables.lane, tables.experts(prompts=True)))
             parts = {"weights and links": lane, "experts": group, "attention": attention}
         for name, part in parts.items():
             total[name] = total[name] + part if name in total else part
@@ -396,33 +396,3 @@ def _band(parts: Sequence[Seconds], one: Engine, sequences: float, *, iterations
         ends.append(max(device, host * factor) + own if policy.overlapped_host else device + host * factor)
     total = max(ends[1], 1e-12)
     return Band(low=ends[0] / total, high=ends[2] / total, compute=compute / total, memory=memory / total)
-
-
-def _at(table: Seconds, grid: Array, place: Number) -> Seconds:
-    return Seconds(**{name: np.interp(place, grid, value) for name, value in vars(table).items()})
-
-
-def _at_two(table: Seconds, rows: Array, columns: Array, row: Number, column: Number) -> Seconds:
-    """A table between its rows and columns, at one place or an array of them."""
-    near = np.clip(np.searchsorted(rows, row, side="right") - 1, 0, max(0, len(rows) - 2))
-    around = near, np.minimum(near + 1, len(rows) - 1)
-
-    def read(value: Array) -> Array:
-        full = np.broadcast_to(value, (len(rows), len(columns)))
-        first, last = (_along(columns, full, line, column) for line in around)
-        return _joined(rows[around[0]], rows[around[1]], first, last, row)
-
-    return Seconds(**{name: read(value) for name, value in vars(table).items()})
-
-
-def _along(columns: Array, full: Array, line: Array, column: Number) -> Array:
-    near = np.clip(np.searchsorted(columns, column, side="right") - 1, 0, max(0, len(columns) - 2))
-    next_ = np.minimum(near + 1, len(columns) - 1)
-    return _joined(columns[near], columns[next_], full[line, near], full[line, next_], column)
-
-
-def _joined(begin: Array, end: Array, first: Array, last: Array, place: Number) -> Array:
-    """The straight line between two points, level beyond them; as `numpy.interp` rounds it."""
-    slope = (last - first) / np.where(end > begin, end - begin, 1.0)
-    inside = slope * (place - begin) + first
-    return np.asarray(np.where(place >= end, last, np.where(place <= begin, first, inside)))

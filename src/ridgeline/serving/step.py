@@ -359,4 +359,4 @@ def beside(one: Seconds, other: Seconds, both: NDArray[np.bool_]) -> Seconds:
 
 def _on(found: Seconds, grid: Array, tokens: Array, ranks: int) -> Seconds:
     """A table over the tokens of all ranks, read where each of `ranks` has `tokens` of its own."""
-    return Seconds(**{name: np.interp(tokens * ranks, grid, value) for name, value in vars(found).items()})
+    return found.at(grid, tokens * ranks)
