@@ -152,13 +152,15 @@ def limited(time: Seconds, limit_s: Array | float) -> Seconds:
     return replace(time, mid=mid, high=np.maximum(time.high, mid), least=limit_s)
 
 
-def _around(grid: Array, place: Number) -> tuple[Array, Array]:
+def _around(grid: Array, place: Number) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Indices of the two points of a grid around places."""
     near = np.clip(np.searchsorted(grid, place, side="right") - 1, 0, max(0, len(grid) - 2))
     return near, np.minimum(near + 1, len(grid) - 1)
 
 
-def _joined(grid: Array, around: tuple[Array, Array], first: Array, last: Array, place: Number) -> Array:
+def _joined(
+    grid: Array, around: tuple[NDArray[np.intp], NDArray[np.intp]], first: Array, last: Array, place: Number
+) -> Array:
     """The straight line between values at two points, level beyond them; as `numpy.interp` rounds it."""
     begin, end = (grid[index] for index in around)
     slope = (last - first) / np.where(end > begin, end - begin, 1.0)

@@ -16,7 +16,13 @@ from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import PostTraining, Roles
-from ridgeline.predict.post_training_moves import offload_s, resident_bytes, transfer_s, weight_shards
+from ridgeline.predict.post_training_moves import (
+    offload_s,
+    resident_bytes,
+    swap_s,
+    transfer_s,
+    weight_shards,
+)
 from ridgeline.predict.post_training_passes import (
     forward_report,
     mini_batch_lengths,
@@ -30,6 +36,7 @@ from ridgeline.seams.rollout import period_s, rollout_schedule
 from ridgeline.units import bytes_text
 
 GENERATION, TRAINING, TRANSFER = "generation", "training", "transfer"
+SWAP = "reference swapped in"
 _BF16_BYTES = 2.0
 
 
@@ -131,6 +138,9 @@ class _Iteration:
             found.append(self._passes("old log-probabilities", own, 1.0, "a forward of the policy"))
         if asked.reference and asked.task not in ("sft", "reward") and own is not None:
             found.append(self._passes("reference", own, 1.0, "a forward of its frozen copy"))
+            if asked.online and self.roles.offload:
+                note = "the policy's weights to host memory, its copy's to the device, and back"
+                found.append(self._move(SWAP, swap_s(self.machine, self.worst), note, side=TRAINING))
         if asked.online and self.models.reward is not None:
             found.append(self._passes("reward model", self._forward(self.models.reward), 1.0, self.models.reward.name))
         found.append(self._passes("updates", self.update, asked.updates, _steps(asked.updates)))
@@ -176,9 +186,9 @@ class _Iteration:
         return found
 
     @staticmethod
-    def _move(name: str, seconds: float, note: str) -> IterationPhase:
+    def _move(name: str, seconds: float, note: str, side: str = TRANSFER) -> IterationPhase:
         return IterationPhase(
-            name=name, side=TRANSFER, seconds=seconds, low_s=0.7 * seconds, high_s=3.0 * seconds, note=note
+            name=name, side=side, seconds=seconds, low_s=0.7 * seconds, high_s=3.0 * seconds, note=note
         )
 
     def report(self) -> PostTrainingReport:

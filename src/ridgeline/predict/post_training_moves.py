@@ -59,6 +59,16 @@ def offload_s(machine: Machine, memory: StageMemory) -> float:
     return 2.0 * weights / link + sum(states / rate for rate in ways)
 
 
+def swap_s(machine: Machine, memory: StageMemory) -> float:
+    """Time in which a frozen copy of a device's weights takes their place, and they come back [s].
+
+    The weights go to memory that is just allocated; the copy comes from host memory, and then they do; none is pinned.
+    """
+    weights = memory.categories.get("weights", 0.0)
+    link = 1.0 / float(host_cost("host_copy", 1.0, machine).seconds)
+    return weights * (1.0 / pageable_bytes_per_s(link, new_pages=True) + 2.0 / pageable_bytes_per_s(link))
+
+
 def resident_bytes(memory: StageMemory) -> float:
     """What a trainer that stays on its device holds between steps [byte]: states and the program's own memory."""
     return sum(size for name, size in memory.categories.items() if name in (*STATES, "context"))

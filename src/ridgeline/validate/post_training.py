@@ -18,23 +18,24 @@ from ridgeline.graph.load import load
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import PostTraining, Roles
-from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
+from ridgeline.predict.post_training import SWAP, Models, PostTrainingQuestion, predict_post_training
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import Machines, machines, place
-from ridgeline.validate.post_training_plan import stated_plan
+from ridgeline.validate.post_training_plan import packs, stated_plan
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_models import model_of
 
 _PHASES = {
     "rollout_s": ("rollouts",), "train_s": ("updates", "critic updates"), "logprob_s": ("old log-probabilities",),
-    "ref_s": ("reference",),
+    "ref_s": ("reference", SWAP),
 }  # fmt: skip
 METRICS = ("step_s", *_PHASES, "tokens_per_s", "tokens_per_s_per_device")
 PROMPT_TOKENS = (80.0, 256.0)  # low and middle of a row that does not say (assumed): problems of
 # grade-school mathematics to those of competitions and code, each with its template
 _PICTURES = re.compile(r"\bVL\b|vision|multimodal|omni", re.IGNORECASE)
+_SIZE = r"(\d+(?:\.\d+)?[MB])\b"
 GROUP = (5, 8)  # low and middle of a group's responses where none is stated: row post_training_samples
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "ms": 1e-3, "tokens/s": 1.0, "tokens/s/GPU": 1.0}
 
@@ -93,11 +94,12 @@ class PostTrainingRows:
             raise InputError("iterations of post-training are not predicted here", field="metric")
         found = self._known.of(repr(job.question), lambda: iteration(job.question, job.searched))
         ends = self._known_others.of(
-            repr(job.question), lambda: tuple(_other(job.question, found, one.words) for one in job.others)
+            repr((job.question, job.others)),
+            lambda: tuple(_other(job.question, found, one.words) for one in job.others),
         )
         value, low, high = (each / _UNITS[unit] for each in _wider(metric, found, ends, job.others))
         if metric == "logprob_s" and job.joint_logprobs:
-            high += sum(one.high_s for one in found.phases if one.name == "reference") / _UNITS[unit]
+            high += sum(one.high_s for one in found.phases if one.name in _PHASES["ref_s"]) / _UNITS[unit]
         said = dict.fromkeys((*job.assumptions, *found.assumptions))
         named = {"model": found.model.name, "device": job.device, "assumptions": list(said)}
         return scored(row, value, low, high, evidence=found.step.evidence, **named)
@@ -121,9 +123,10 @@ def _read(metric: str, found: PostTrainingReport) -> tuple[float, float, float]:
 
 def _other(question: PostTrainingQuestion, found: PostTrainingReport, changed: Mapping[str, Any]) -> PostTrainingReport:
     """The same roles where something assumed is otherwise."""
-    of_roles: dict[str, Any] = {name: value for name, value in changed.items() if name == "collection"}
-    if "recompute" in changed:
-        of_roles["train"] = replace(found.roles.train, recompute=changed["recompute"])
+    of_roles: dict[str, Any] = {name: changed[name] for name in ("collection", "packing") if name in changed}
+    of_trainer = {name: changed[name] for name in ("recompute", "micro_batch") if name in changed}
+    if of_trainer:
+        of_roles["train"] = replace(found.roles.train, **of_trainer)
     of_engine = {name: changed[name] for name in ("graphs", "max_seqs") if name in changed}
     if of_engine:
         one = found.roles.rollout
@@ -174,9 +177,22 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         others.append(Other(words={"graphs": False}, both=False))
         said.append(str(eager.told))
     again = reading("post_training_recompute_open", program=row.text("train_engine"))
-    if again is not None and "recompute" not in stated and not re.search(r"recompute", row.text("notes")):
+    if (
+        again is not None
+        and "recompute" not in stated
+        and not re.search(r"recompute", row.text("notes"), re.IGNORECASE)
+    ):
         others.append(Other(words={"recompute": "full"}, both=False))
         said.append(again.told)
+    padded = reading("post_training_padding_open", program=row.text("train_engine"))
+    limit = round(asked.prompt) + asked.response_max
+    if stated.get("sequence_packing") == "padded-sequences":
+        stated["sequence_packing"] = f"padded-sequences(tokens={limit})"
+    elif padded is not None and not packs(row):
+        rows = max(1, round(padded.number) // limit)
+        other = {"packing": f"padded-sequences(tokens={limit})", "micro_batch": rows}
+        others.append(Other(words=other, both=False))
+        said.append(padded.told)
     few = reading("post_training_device_batch_low", program=row.text("train_engine"))
     if few is not None and asked.mini_batch:
         each = round(few.number)
@@ -191,9 +207,12 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
 
 
 def _critic(row: Row) -> Model | None:
-    """PPO's value model where a row says its size: the model of the policy's family that is as large."""
-    said = re.search(r"critic and reward model of (\d+[MB])\b", row.text("notes"))
+    """PPO's value model where a row names it, or its size: then the model of the policy's family that is as large."""
+    named = row.text("critic_model").strip()
+    said = re.fullmatch(_SIZE, named) or re.search(rf"\b(?:critic|value model)\b[^;.]*? {_SIZE}", row.text("notes"))
     family = re.match(r"[A-Za-z]+", row.text("model"))
+    if named and not re.fullmatch(_SIZE, named):
+        return load(named)
     return load(f"{family[0]}-{said[1]}".casefold()) if said and family else None
 
 

@@ -7,17 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.facts.readings import reading
+from ridgeline.facts.readings import reading, settings
 from ridgeline.validate.rows import Row
 
 _APART = re.compile(r"(\d+) rollout\s*:\s*(\d+) train")
 _FIELDS = {"vpp": "chunks", "sp": "cp"}
 _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
+_TOKENS_A_GPU = re.compile(r"(?<!log-prob )\b(\d+)(?:k|000) tokens a GPU")
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
 
 
 _HABITS = ("zero", "tp", "pp", "cp", "micro_batch", "recompute", "schedule", "rollout_memory", "sequence_packing")
 """Words of the plan that programs set by themselves: rows `post_training_*` of the table of readings."""
+
+
+def packs(row: Row) -> bool:
+    """Whether a row says that micro-batches hold a number of tokens."""
+    return bool(re.search(r"tokens a GPU|dynamic batch TRUE|sequence packing", row.text("notes"), re.IGNORECASE))
 
 
 def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
@@ -37,8 +43,7 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         stated.setdefault(name, value)
     if re.search(r"fp8[^;]*generation", row.text("precision")):
         stated["rollout_weights"] = "fp8"
-    if re.search(r"full recompute", layout) or re.search(r"full_recompute|recompute full", notes):
-        stated["recompute"] = "full"
+    stated |= settings("post_training_notes", said, words=f"{layout}; {notes}")
     blocks = re.search(r"recompute (\d+) blocks", notes)
     if blocks:
         stated |= {"recompute": "full", "recompute_layers": int(blocks[1])}
@@ -91,7 +96,7 @@ def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
         found["zero"] = 3
     if found.get("cp", 1) > 1 and sharded:
         found["context_style"] = "ulysses"
-    tokens = re.search(r"(?<!log-prob )\b(\d+)(?:k|000) tokens a GPU", row.text("notes"))
+    tokens = _TOKENS_A_GPU.search(row.text("notes"))
     if tokens:
         found["sequence_packing"] = f"packed-sequences(tokens={1000 * int(tokens[1]) * found.get('cp', 1)})"
     if degrees.get("chunks", 1) > 1:

@@ -31,12 +31,16 @@ class PackedSequences(SequencePacking):
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedSequences(SequencePacking):
-    """Gives each sequence a row, padded to the longest of the batch."""
+    """Gives each sequence a row, padded to the longest of the batch, or to `tokens` where that is longer.
+
+    Programs that pad to the limits of prompt and response have rows of the sum of both.
+    """
 
     key: ClassVar[str] = "padded-sequences"
     source: ClassVar[tuple[str, ...]] = ("bert-packing",)
+    tokens: int | None = param(None, "token", "tokens of a row at least", low=1, high=10**8, whole=True)
 
     def rows(self, lengths: Floats, multiple: int) -> tuple[int, int, float]:
         """A row a sequence; what a multiple lacks is filled with padding."""
-        count, longest = multiple * ceil(len(lengths) / multiple), ceil(float(np.max(lengths)))
+        count, longest = multiple * ceil(len(lengths) / multiple), max(ceil(float(np.max(lengths))), self.tokens or 0)
         return count, longest, 1.0 - float(lengths.sum()) / (count * longest)
