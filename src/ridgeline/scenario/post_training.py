@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.errors import RidgelineError
+from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.lengths import is_law
 from ridgeline.facts.mechanisms import constant
-from ridgeline.graph.workload import Workload
+from ridgeline.graph.workload import Task, Workload
 from ridgeline.plan.post_training import ONLINE, PAIRED, TASKS, PostTraining
 from ridgeline.scenario.assumed import fill_precision
-from ridgeline.scenario.fields import read_fields
+from ridgeline.scenario.fields import near, read_fields
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
 from ridgeline.scenario.training import Place, Table, failing, guarded, model_and_cluster, task_in
 
@@ -42,7 +42,10 @@ class PostTrainingScenario:
 def names_post_training(subject: str, words: Mapping[str, Any]) -> bool:
     """Whether flags, or else a scenario file that can be read, ask for a task of post-training."""
     if words.get("task") is not None:
-        return str(words["task"]).casefold() in TASKS
+        said, known = str(words["task"]).casefold(), (*TASKS, *(one.value for one in Task))
+        if said not in known:
+            raise InputError(f"'{said[:80]}' is not one of them; {near(said[:80], known)}", field="--task")
+        return said in TASKS
     return subject.endswith(".toml") and str(task_in(subject)).casefold() in TASKS
 
 
@@ -53,7 +56,8 @@ def post_training_of(tables: Mapping[str, Table], place: Place) -> PostTrainingS
         raise place.fail("cluster", "", "has unlike devices; post-training is predicted on devices of one kind")
     values = read_fields(tables.get("workload", {}), POST_TRAINING_FIELDS, failing("workload", place))
     task = values.setdefault("task", "grpo")
-    _check_idle(values, place)
+    stated = read_fields(tables.get("plan", {}), POST_PLAN_FIELDS, failing("plan", place))
+    _check_idle(values, stated, place)
     if "responses" in values and not is_law(values["responses"]):
         values["responses"] = str((place.folder / values["responses"]).resolve())
     assumed = tuple(_fill(values, task))
@@ -67,19 +71,21 @@ def post_training_of(tables: Mapping[str, Table], place: Place) -> PostTrainingS
     return PostTrainingScenario(
         model=model, cluster=cluster, asked=asked, reward=others.get("reward_model"), critic=others.get("critic"),
         job=guarded("workload", {}, place, lambda: Workload(seq_len=1, global_batch=1, **of_job)),
-        stated=read_fields(tables.get("plan", {}), POST_PLAN_FIELDS, failing("plan", place)),
+        stated=stated,
         assumed=assumed, file=place.file,
     )  # fmt: skip
 
 
-def _check_idle(values: Mapping[str, Any], place: Place) -> None:
+def _check_idle(values: Mapping[str, Any], stated: Mapping[str, Any], place: Place) -> None:
     """Raises for words that would change nothing in a task."""
     task = values["task"]
-    idle = {"critic": ("ppo",), "reference": (*ONLINE, "dpo")}
+    idle = {"critic": ("ppo",), "critic_devices": ("ppo",), "reference": (*ONLINE, "dpo"), "offload_trainer": ONLINE}
     idle |= dict.fromkeys(("reward_model", "reward_s", "old_logprobs", "samples"), ONLINE)
+    idle |= dict.fromkeys((name for name in stated if name.startswith("rollout_")), ONLINE)
     for name, tasks in idle.items():
-        if name in values and task not in tasks:
-            raise place.fail("workload", name, f"is of {', '.join(tasks)}, and the task is {task}; leave it out")
+        section = "workload" if name in values else "plan"
+        if (name in values or name in stated) and task not in tasks:
+            raise place.fail(section, name, f"is of {', '.join(tasks)}, and the task is {task}; leave it out")
     if "responses" in values and ("response" in values or "response_cv" in values):
         told = "says the lengths of all responses; leave out response and response_cv"
         raise place.fail("workload", "responses", told)
