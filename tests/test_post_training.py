@@ -17,7 +17,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import PostTraining, Roles
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
-from ridgeline.predict.post_training_moves import offload_s, transfer_s, weight_shards
+from ridgeline.predict.post_training_moves import offload_s, swap_s, transfer_s, weight_shards
 from ridgeline.predict.post_training_passes import batch_workload, forward_report, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import by_instance, response_lengths
 from ridgeline.report.post_training import PostTrainingReport
@@ -197,6 +197,13 @@ def test_states_pass_through_a_core_and_weights_do_not() -> None:
 
 
 # what cannot be -------------------------------------------------------------------------------------
+
+
+def test_a_reference_is_swapped_in_through_memory_that_is_not_pinned() -> None:
+    memory = StageMemory(stage=0, categories={"weights": 16e9, "optimizer": 9e9}, capacity_bytes=8e10)
+    link = offload_s(machine(NODE), StageMemory(stage=0, categories={"weights": 8e9}, capacity_bytes=8e10))  # 16 GB
+    assert swap_s(machine(NODE), memory) == pytest.approx(3 * link + 16 * (3 / 13 + 1 / 8.3))
+    assert swap_s(machine(NODE), replace(memory, categories={})) == 0.0
 
 
 def test_numbers_that_cannot_be_are_refused() -> None:

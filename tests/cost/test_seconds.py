@@ -52,3 +52,17 @@ def test_operators_side_by_side_take_as_long_as_the_slowest_of_compute_memory_an
     assert (found.mid[0], found.low[0], found.high[0]) == (7.0, pytest.approx(7.0 * 8 / 12), pytest.approx(14.0))
     assert kernels.streamed(_time(9.0, 9.0, 9.0)).mid[0] == 9.0
     assert kernels.streamed().mid[0] == 7.0
+
+
+def test_a_table_is_read_between_its_points_as_numpy_does() -> None:
+    rows, columns = np.array([1.0, 2.0, 8.0]), np.array([0.0, 10.0, 15.0, 40.0])
+    values = np.arange(12.0).reshape(3, 4) ** 1.7
+    table = Seconds(mid=values, low=values, high=values, compute=values, memory=values)
+    up, across = np.array([0.5, 1.0, 1.5, 2.0, 7.0, 8.0, 9.0]), np.array([-1.0, 3.0, 10.0, 12.0, 39.0, 40.0, 50.0])
+    expected = [np.interp(r, rows, [np.interp(c, columns, v) for v in values]) for r, c in zip(up, across, strict=True)]
+    assert table.at_two(rows, columns, up, across).mid.tolist() == expected
+    assert table.at_two(rows, columns, 1.5, 10.0).mid == expected[2]
+    one = Seconds(
+        mid=values[:1, :1], low=values[:1, :1], high=values[:1, :1], compute=values[:1, :1], memory=values[:1, :1]
+    )
+    assert one.at_two(rows[:1], columns[:1], 3.0, 3.0).mid == values[0, 0]

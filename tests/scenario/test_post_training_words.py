@@ -26,6 +26,16 @@ def test_a_task_of_post_training_is_recognised(tmp_path: Path) -> None:
     file.write_text('model = "gpt2"\n[workload]\ntask = "ppo"\n', encoding="utf-8")
     assert names_post_training(str(file), {})
     assert not names_post_training(str(tmp_path / "none.toml"), {})
+    with pytest.raises(InputError, match="'grop' is not one of them; nearest: grpo"):
+        names_post_training("gpt2", {"task": "grop"})
+
+
+def test_words_of_generation_are_of_tasks_that_generate() -> None:
+    with pytest.raises(InputError, match="is of grpo, ppo, and the task is dpo; leave it out"):
+        asked(task="dpo", rollout_devices=4)
+    with pytest.raises(InputError, match="is of ppo, and the task is grpo; leave it out"):
+        asked(critic_devices=4)
+    assert asked(rollout_devices=4).stated["rollout_devices"] == 4
 
 
 def test_what_nobody_said_is_told() -> None:

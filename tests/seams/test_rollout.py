@@ -117,3 +117,10 @@ def test_padded_rows_are_as_long_as_the_longest() -> None:
     rows, tokens, padding = sequence_packing("padded-sequences").rows(np.array([100.0, 200.0, 300.0]), 2)
     assert (rows, tokens) == (4, 300)
     assert padding == pytest.approx(0.5)
+
+
+def test_padded_rows_may_be_as_long_as_the_limits() -> None:
+    rows, tokens, padding = sequence_packing("padded-sequences(tokens=1536)").rows(np.array([300.0, 468.0]), 2)
+    assert (rows, tokens) == (2, 1536)
+    assert padding == pytest.approx(0.75)  # 768 of 3072 tokens are of sequences
+    assert sequence_packing("padded-sequences(tokens=100)").rows(np.array([300.0]), 1)[1] == 300

@@ -185,7 +185,8 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         others.append(Other(words={"recompute": "full"}, both=False))
         said.append(again.told)
     padded = reading("post_training_padding_open", program=row.text("train_engine"))
-    limit = round(asked.prompt) + asked.response_max
+    most = re.search(r"\b(?:max(?:imum)? prompt|prompt max(?:imum)?) (\d+)", row.text("notes"))
+    limit = (int(most[1]) if most else round(asked.prompt)) + asked.response_max
     if stated.get("sequence_packing") == "padded-sequences":
         stated["sequence_packing"] = f"padded-sequences(tokens={limit})"
     elif padded is not None and not packs(row):
