@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
@@ -73,27 +73,33 @@ class PostTrainingQuestion:
 
 
 def predict_post_training(
-    models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload
-) -> PostTrainingReport:
+    models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload,
+    passes: dict[Any, Report] | None = None,
+) -> PostTrainingReport:  # fmt: skip
     """An iteration of post-training: time by phase, memory by role, and what limits it.
 
     `job` says how the trainer computes: precision, optimizer, kernels, framework; its lengths and batch are not read.
+    `passes` keeps what was predicted of a trainer for other splits of the same question.
     Raises `PlanError` for roles that cannot be so, `NoPlanError` where the engine will not start.
     """
-    return _Iteration(models, cluster, asked, roles, job).report()
+    return _Iteration(models, cluster, asked, roles, job, {} if passes is None else passes).report()
 
 
 class _Iteration:
     """One iteration, from its parts to the report."""
 
-    def __init__(self, models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload) -> None:
+    def __init__(
+        self, models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload,
+        passes: dict[Any, Report],
+    ) -> None:  # fmt: skip
         check_roles(cluster, asked, roles)
         self.models, self.cluster, self.asked, self.roles, self.job = models, cluster, asked, roles, job
-        self.machine = machine(cluster)
+        self.machine, self.passes = machine(cluster), passes
         self.trainer = replace(cluster, count=roles.train.devices)
         self.lengths = sequence_lengths(asked, response_lengths(asked))
         how = (roles.train, roles.packing)
-        self.update = update_report(models.policy, self.trainer, job, mini_batch_lengths(self.lengths, asked), how)
+        few = mini_batch_lengths(self.lengths, asked)
+        self.update = self._once("update", lambda: update_report(models.policy, self.trainer, job, few, how))
         self.worst = max(self.update.memory, key=lambda one: one.total_bytes)
         self.engine: RolloutEngine | None = None
         self.rollouts: Rollouts | None = None
@@ -117,6 +123,13 @@ class _Iteration:
             )
         return replace(one, options=replace(one.options, memory_fraction=left))
 
+    def _once(self, name: str, made: Callable[[], Report]) -> Report:
+        """A report of the trainer's plan, made once."""
+        key = (self.roles.train, self.roles.packing, name)
+        if key not in self.passes:
+            self.passes[key] = made()
+        return self.passes[key]
+
     def _passes(self, name: str, report: Report, times: float, note: str = "", **more: Any) -> IterationPhase:
         step = report.step_time
         phase = IterationPhase(
@@ -127,8 +140,8 @@ class _Iteration:
         return phase
 
     def _forward(self, model: Model | None) -> Report:
-        how = (self.roles.train, self.roles.packing)
-        return forward_report(model or self.models.policy, self.trainer, self.job, self.lengths, how)
+        one, how = model or self.models.policy, (self.roles.train, self.roles.packing)
+        return self._once(one.name, lambda: forward_report(one, self.trainer, self.job, self.lengths, how))
 
     def training_phases(self) -> list[IterationPhase]:
         """Scores and updates of an iteration; a critic with devices of its own runs beside."""

@@ -22,6 +22,7 @@ from ridgeline.predict.post_training import PostTrainingQuestion, check_roles, p
 from ridgeline.predict.post_training_passes import batch_workload, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import response_lengths
 from ridgeline.report.post_training import PostTrainingReport
+from ridgeline.report.report import Report
 from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.search.complete import complete
 from ridgeline.search.ranked import TIME
@@ -185,6 +186,7 @@ class _SplitSearcher:
         self.asked, self.machine = asked, machine(asked.cluster)
         self.output = response_lengths(asked.asked)
         self.trainers: dict[int, Plan | None] = {}
+        self.passes: dict[Any, Report] = {}  # of trainers, which splits share
         self.steps_s: dict[int, float] = {}  # of the trainer by its devices [s]
         self.engines: dict[Deployment, tuple[Engine, StepTables]] = {}
         self.whole = self._searcher(asked.cluster.count)
@@ -307,7 +309,7 @@ class _SplitSearcher:
         roles = replace(roles, colocated=split.colocated, mode=split.mode)
         try:
             check_roles(it.cluster, it.asked, roles)
-            found = predict_post_training(it.models, it.cluster, it.asked, roles, it.job)
+            found = predict_post_training(it.models, it.cluster, it.asked, roles, it.job, self.passes)
         except (PlanError, NoPlanError):
             return None
         return found if found.fits else None
