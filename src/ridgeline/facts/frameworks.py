@@ -45,6 +45,7 @@ class MemoryKeys:
     reserved_share: float = 0.0
     frozen_as_trained: bool = False
     autocast: bool = False
+    wide_scores: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

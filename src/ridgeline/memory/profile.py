@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import UnknownNameError
 from ridgeline.graph.model import Block, Graph
-from ridgeline.graph.ops import AttentionOp, ElementwiseOp, EmbeddingOp, LinearOp, Op, Region, Saved, Split
+from ridgeline.graph.ops import AttentionOp, ElementwiseOp, EmbeddingOp, GemmOp, LinearOp, Op, Region, Saved, Split
 from ridgeline.graph.parts import MASK_BYTES, feeds_forward, narrowed
 from ridgeline.graph.workload import PRECISIONS, Precision, Task, Workload
 from ridgeline.lower.params import adapted, adapters, optimizer_states, quantized_base, trained_tensors, trains
@@ -214,6 +214,8 @@ class _Builder:
                 saved = replace(saved, element_bytes=EIGHT_BIT_BYTES)
             if saved.role in ("input", "norm") and saved.element_bytes is None and wide:
                 saved = replace(saved, element_bytes=FP32_BYTES)
+            if wide and isinstance(op, GemmOp) and not saved.role:  # each projection casts the fp32 norm for itself
+                saved = replace(saved, elements=saved.elements * op.parts)
             if saved.role == "mlp" and self.runtime.mlp_input_bytes is not None:
                 saved = replace(saved, element_bytes=self.runtime.mlp_input_bytes)
             self._keep(op, saved, quantized_input=held)
@@ -240,8 +242,12 @@ class _Builder:
         """What eager mode keeps between the kernels that a fused operator would be.
 
         A gated activation keeps act(gate) beside gate and up. A norm done in fp32 by hand keeps the
-        fp32 copy in place of its input, and the normalised values.
+        fp32 copy in place of its input, and the normalised values. A softmax in fp32 keeps its result beside the copy
+        that multiplies values.
         """
+        if isinstance(op, AttentionOp) and self._wide_scores():
+            scores = Saved(elements=op.heads, region=op.region, element_bytes=FP32_BYTES, role="core", times_seq=True)
+            self._keep(op, scores)
         if not isinstance(op, ElementwiseOp) or op.kernels < 2 or not op.saved:
             return
         role = op.saved[0].role
@@ -249,6 +255,13 @@ class _Builder:
             self._keep(op, Saved(elements=op.write, region=op.region, role="mlp"))
         elif role in ("norm", "input"):
             self._keep(op, Saved(elements=op.write, region=op.region, element_bytes=FP32_BYTES, role="norm"))
+
+    def _wide_scores(self) -> bool:
+        """Whether attention goes operator by operator and its softmax is in fp32: the program's own, or autocast's."""
+        if self.workload.attention_kernel != "unfused" or self.workload.execution != "eager":
+            return False
+        cast = self.runtime.autocast and self.precision.weight_bytes > self.precision.activation_bytes
+        return self.precision.activation_bytes < FP32_BYTES and (cast or self.runtime.wide_scores)
 
     def _keep_results(self, op: Op) -> None:
         """Results of products and attention, which a rule of recompute may keep."""
@@ -288,8 +301,10 @@ class _Builder:
         elif isinstance(op, ElementwiseOp) and op.region in (Region.TENSOR, Region.EXPERT):
             wide = Kept().plus(op.region, (op.write + op.backward_write) * width)
         elif isinstance(op, AttentionOp) and self.workload.attention_kernel == "unfused":
-            scores = op.heads * (self.workload.seq_len if not self.encoder else self._encoder_tokens()) * width
-            wide = Kept().plus(Region.TENSOR, 2.0 * scores)  # gradients of the probabilities and of the scores
+            scores = op.heads * (self.workload.seq_len if not self.encoder else self._encoder_tokens())
+            # gradients of the probabilities and of the scores; in fp32 the copy that multiplied values has gone by then
+            each = 2.0 * FP32_BYTES - width if self._wide_scores() else 2.0 * width
+            wide = Kept().plus(Region.TENSOR, each * scores)
         if wide is not None and _sum(wide) > _sum(part.backward):
             self.part = part = replace(part, backward=wide)
         if wide is not None and _sum(wide) > _sum(part.beside_mlp) and not feeds_forward(op):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import InputError, RidgelineError
 from ridgeline.facts.benchmarks import kept_tokens, predicted_share, ran_on
+from ridgeline.facts.frameworks import framework_policy
 from ridgeline.facts.programs import TrainingProgram, training_program
 from ridgeline.facts.readings import reading
 from ridgeline.facts.records import Cluster
@@ -242,8 +243,11 @@ def _published_exchanges(told: TrainingRow) -> dict[str, object]:
 
 
 def _experts(told: TrainingRow, layout: TrainingLayout, model: Model) -> dict[str, object]:
-    """Expert degrees: 1 for dense models; the expert-tensor degree that a program has by default, where it divides."""
+    """Expert degrees: 1 for dense models, and where a program divides no experts and none are stated; the expert-tensor
+    degree that a program has by default, where it divides."""
     if not any(block.experts for block in model.graph.blocks.values()):
+        return {"ep": 1, "etp": 1}
+    if told.row.count("ep") is None and not framework_policy(told.engine.framework).expert_parallel:
         return {"ep": 1, "etp": 1}
     width = layout.expert_width(told)
     if width is None or layout.tp is None or layout.dp is None:

@@ -302,10 +302,9 @@ def _held(
     row: Row, job: Interpretation, report: Report, *, without: tuple[str, ...], only: tuple[str, ...]
 ) -> Prediction:
     stages = report.memory
-    if re.search(r"last rank", row.text("notes")):
-        stages = stages[-1:]
-    if re.search(r"rank 0\b", row.text("notes")):
-        stages = stages[:1]
+    place = reading("memory_stage", **row.cells_of(words=f"{row.text('engine')}; {row.text('notes')}"))
+    if place is not None:
+        stages = stages[-1:] if place.text == "last" else stages[:1]
     if not stages:
         raise InputError("the report holds no memory")
     unit = _memory_unit(row, job.engine)

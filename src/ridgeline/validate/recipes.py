@@ -20,7 +20,8 @@ HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
 
 _NO_MASTER = re.compile(
-    r"\b(?:bf16|fp16|half) (?:optimi[sz]er )?(?:states|weights)\b|\b(?:pure|full) (?:bf16|fp16)", re.IGNORECASE
+    r"\b(?:bf16|fp16|half) (?:optimi[sz]er )?(?:states|weights|adamw?)\b|\badamw?[ _-]?bf16\b|\b(?:pure|full) (?:bf16|fp16)",
+    re.IGNORECASE,
 )
 _MASTER = re.compile(r"\b(?:fp32|32[- ]bit) (?:master|weights|param)|\bmaster \w+ in (?:fp32|32)", re.IGNORECASE)
 ADAPTERS = (Task.LORA, Task.QLORA)
@@ -112,8 +113,9 @@ def _recipe_name(told: TrainingRow, kind: str, cell: str, *, quiet: bool = False
         told.said.extend([] if quiet else ["fp32 of NGC containers multiplies in TF32 on this device"])
         return "tf32"
     if kind in ("fp16", "bf16"):
-        half = "-pure" if _NO_MASTER.search(f"{told.row.text('optimizer')}; {cell}; {told.notes.text}") else engine.half
-        half = "" if half == "-pure" and _MASTER.search(cell) else half
+        words = f"{told.row.text('optimizer')}; {cell}; {told.notes.text}"
+        own = "-amp" if engine.half == "-pure" and _MASTER.search(words) else engine.half
+        half = "-pure" if _NO_MASTER.search(words) else own
         if half in ("", "-pure") and engine.amp_is_autocast and re.search(r"\bamp\b", cell, re.IGNORECASE):
             half = "-amp"
         name = kind + half
