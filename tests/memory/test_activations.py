@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeline.graph.build import from_dims
+from ridgeline.graph.build import build, from_dims
 from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Workload
+from ridgeline.memory.profile import profile_graph
 from ridgeline.memory.stage import stage_memory
 
 GIB = 2.0**30
@@ -120,3 +121,48 @@ def test_a_middle_stage_holds_no_logits_but_a_working_set() -> None:
     )
     assert float(kept["logits"]) == 0
     assert float(kept["buffers"]) > float(kept["activations"])  # one layer again, against its input alone
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 704, "vocab_size": 1024, "num_hidden_layers": 2, "max_position_embeddings": 4096,
+}  # fmt: skip
+STATISTICS = 8  # 1 / rms of two norms in fp32: left out
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernel", "measured"),
+    [
+        ("bf16-pure", "flash2", 11048),
+        ("bf16-amp", "flash2", 13608),
+        ("bf16-pure", "unfused", 24072),
+        ("bf16-amp", "unfused", 26632),
+    ],
+)
+def test_a_layer_of_transformers_keeps_what_pytorch_saves(precision: str, kernel: str, measured: int) -> None:
+    """Bytes a token that live from forward to backward, counted tensor by tensor in PyTorch 2.13 on a block written as
+    transformers writes it (256 tokens; autocast's 16-bit weights apart).
+
+    In 16 bits, D = 256: input 2 D, fp32 norm 4 D, its product 2 D, q, k, v 3 D, output 2 D, fp32 statistic 32; then
+    input, norm and product 8 D, gate, up, act(gate) and their product 4 x 1408: 11040. Autocast: inputs are 4 D, and
+    q, k, v, gate and up each cast theirs: 2 x 2 D + (2 + 1) x 2 D = 2560 more. Eager: keys and values of all heads,
+    3 D more, 256 x 8 scores in 4 + 2 bytes, no statistic.
+    """
+    job = Workload(
+        seq_len=256, global_batch=1, precision=precision, execution="eager", attention_kernel=kernel,
+        framework="Transformers",
+    )  # fmt: skip
+    graph = build(LLAMA, name="block", source="a test").graph
+    kept = profile_graph(graph, job).blocks["dense"].kept()
+    assert kept.sequence + kept.tensor == measured - STATISTICS
+
+
+def test_scores_in_fp32_are_those_of_a_program() -> None:
+    """Megatron-LM's fused softmax keeps 16-bit scores alone: 256 x 8 x 2 bytes a token."""
+    graph = build(LLAMA, name="block", source="a test").graph
+    jobs = [
+        Workload(seq_len=256, global_batch=1, execution="eager", attention_kernel=kernel, framework="Megatron-LM")
+        for kernel in ("unfused", "flash2")
+    ]
+    plain, flash = (profile_graph(graph, job).blocks["dense"].kept().tensor for job in jobs)
+    assert plain - flash == 256 * 8 * 2 - 8 * 4

@@ -38,6 +38,31 @@ def test_chunks_of_the_vocabulary_hold_16_bytes_an_entry_and_the_hidden_gradient
     assert loss.logits_again() == 1.0
 
 
+def head(tokens: float, vocab: int, hidden: int) -> Logits:
+    return Logits(
+        tokens=np.asarray(tokens), vocab=vocab, share=np.asarray(1.0), hidden=hidden, element_bytes=2.0,
+        waiting=np.asarray(0.0), copies=0.0, fp32_copies=3.0, eager=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("chunk", "measured"), [(64, 28.44e6), (128, 34.87e6), (256, 55.84e6), (512, 98.04e6)])
+def test_chunks_of_tokens_hold_an_fp32_head(chunk: int, measured: float) -> None:
+    """2048 tokens, 8192 words, D = 256: peaks of backward in PyTorch 2.13 for TRL's loss, the head's gradient (4.19 MB)
+    among them, but not the hidden states in order (1.05 MB). A chunk made again: 4 V D + 20 C V bytes; the head's
+    gradient: 10 V D + 4 C V; the hidden states' gradient and those in order 4 T D."""
+    held = float(np.asarray(cross_entropy(f"token-chunks(tokens={chunk})").held_bytes(head(2048.0, 8192, 256))))
+    assert held == max(4 * 8192 * 256 + 20 * chunk * 8192, 10 * 8192 * 256 + 4 * chunk * 8192) + 4 * 2048 * 256
+    assert held + 2 * 8192 * 256 - 2 * 2048 * 256 == pytest.approx(measured, rel=0.01)
+
+
+def test_chunks_of_the_head_hold_an_eighth_of_all_logits() -> None:
+    """2048 tokens of 8192 words at 12 bytes in eight chunks, and 2 D = 512 bytes a token of hidden gradient."""
+    loss = cross_entropy("head-chunks")
+    held = float(np.asarray(loss.held_bytes(head(2048.0, 8192, 256))))
+    assert held == 12 * 2048 * 8192 / 8 + 2048 * 512
+    assert float(np.asarray(loss.backward_bytes(head(2048.0, 8192, 256)))) == 0.0
+
+
 @pytest.mark.parametrize(("optimizer", "each"), [("adamw-4bit", 2 * (0.5 + 4 / 128)), ("adamw-8bit", 2.0)])
 def test_narrow_moments(optimizer: str, each: float) -> None:
     """4-bit moments and a scale for 128 of them; 8-bit moments."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ridgeline.search.complete import complete
+from ridgeline.validate.check import Checker
 from ridgeline.validate.interpret import Interpretation, Refusal, interpret
-from ridgeline.validate.rows import Row
+from ridgeline.validate.rows import Row, TruthTable
 
 CELLS = {
     "model": "llama-3-8b", "seq_len": "8192", "hardware": "A100 80GB", "n_devices": "1", "tp": "1", "pp": "1",
@@ -103,3 +105,78 @@ def test_a_mixture_is_told_by_its_active_parameters() -> None:
     model = read(model="Some MoE 90B-A5.3B", params_b="90").model
     assert model.graph.params == pytest.approx(90e9, rel=0.15)
     assert model.dims["experts"]
+
+
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [
+        ({"engine": "Axolotl"}, "bf16-pure"),
+        ({"engine": "Axolotl", "optimizer": "AdamW, fp32 master"}, "bf16-amp"),
+        ({"engine": "Megatron-LM"}, "bf16"),
+        ({"engine": "Megatron-LM", "optimizer": "AdamWBF16"}, "bf16-pure"),
+        ({"engine": "Megatron-LM", "optimizer": "bf16 AdamW"}, "bf16-pure"),
+        ({"engine": "Megatron-LM", "optimizer": "AdamW, bf16 moments"}, "bf16"),
+    ],
+)
+def test_master_copies_by_words_and_program(words: dict[str, str], precision: str) -> None:
+    assert read(**words).workload.precision == precision
+
+
+@pytest.mark.parametrize(("engine", "copies"), [("torchtitan, no compile", 3.0), ("torchtitan, compile", 1.0)])
+def test_no_compile_compiles_nothing(engine: str, copies: float) -> None:
+    found = read(engine=engine).workload
+    assert found.policy.logit_fp32_copies == copies
+    assert (found.execution == "compiled") == (copies == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [
+        ({"engine": "TRL SFT, accelerate FSDP2", "notes": "chunked NLL"}, "token-chunks"),
+        ({"engine": "TRL 1.2 SFT"}, "token-chunks"),
+        ({"engine": "TRL 0.19 SFT"}, "whole"),
+        ({"engine": "TRL 1.2 SFT, Liger"}, "fused"),
+        ({"engine": "torchtitan", "notes": "eight loss chunks"}, "head-chunks"),
+    ],
+)
+def test_losses_by_words(words: dict[str, str], loss: str) -> None:
+    assert read(**words).stated.get("loss", "whole") == loss
+
+
+def test_programs_without_expert_parallelism_divide_no_experts() -> None:
+    cells = {"model": "qwen3-30b-a3b", "n_devices": "2", "dp": "2", "global_batch": "2"}
+    assert read(**cells, engine="Unsloth, DDP").stated["ep"] == 1
+    assert "ep" not in read(**cells, engine="Megatron-LM").stated
+
+
+def test_inputs_of_layers_may_be_away() -> None:
+    assert read(offload="checkpointed layer inputs to CPU").stated["offload_activations"] is True
+
+
+def peaks(**changes: str) -> tuple[float, float, float]:
+    """The predicted peak of a row and both ends of its interval [GiB]."""
+    row = Row(line=2, id="u", cells=CELLS | changes)
+    table = TruthTable(path="t.tsv", kind="memory", columns=tuple(CELLS), rows=(row,))
+    found = Checker(completer=complete, strict=True, blind=True).answer(row, table)
+    assert found["status"] == "scored", found["reason"]
+    return found["predicted"], found["low"], found["high"]
+
+
+@pytest.mark.parametrize("unsaid", [{"recompute": ""}, {"micro_batch": "", "global_batch": "4"}, {"precision": "bf16"}])
+def test_what_a_row_leaves_open_widens_its_interval(unsaid: dict[str, str]) -> None:
+    said = {
+        "engine": "transformers, flash attention", "precision": "pure bf16", "metric": "max_memory_allocated",
+        "hardware": "B300",
+    }  # fmt: skip
+    _, low, high = peaks(**said)
+    other, least, most = peaks(**said | unsaid)
+    assert most / least > high / low
+    assert least <= other <= most
+
+
+def test_primus_prints_what_its_last_rank_holds() -> None:
+    """The first of eight ranks keeps activations of eight micro-batches, the last those of one."""
+    stages = {"n_devices": "8", "pp": "8", "global_batch": "16", "recompute": "none", "seq_len": "4096"}
+    first, *_ = peaks(**stages, engine="Megatron-LM, 1F1B")
+    last, *_ = peaks(**stages, engine="Primus (Megatron-LM), 1F1B")
+    assert last < first

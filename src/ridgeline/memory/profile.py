@@ -248,6 +248,9 @@ class _Builder:
         if isinstance(op, AttentionOp) and self._wide_scores():
             scores = Saved(elements=op.heads, region=op.region, element_bytes=FP32_BYTES, role="core", times_seq=True)
             self._keep(op, scores)
+            if self.runtime.wide_scores:  # transformers, repeat_kv: keys and values once for each head
+                repeats = max(0, op.heads - op.kv_heads) * (op.qk_dim + op.v_dim)
+                self._keep(op, Saved(elements=repeats, region=op.region))
         if not isinstance(op, ElementwiseOp) or op.kernels < 2 or not op.saved:
             return
         role = op.saved[0].role

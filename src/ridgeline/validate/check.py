@@ -30,6 +30,7 @@ from ridgeline.validate.post_training import Iteration, PostTrainingRows
 from ridgeline.validate.rows import MEASURED_KINDS, PROVENANCE, Row, TruthTable, read
 from ridgeline.validate.score import Memo, scored, summarise
 from ridgeline.validate.serving import ServedRows, by_recipe
+from ridgeline.validate.unsaid import widened
 
 Predictor = Callable[[Model, Cluster, Workload, Plan], Report]
 Completer = Callable[[Model, Cluster, Workload, Mapping[str, object]], Plan]
@@ -150,6 +151,7 @@ class Checker:
         if metric.name == "fits":
             return self._fits(row, job)
         found = self._longest(job) if metric.read is None else metric.read(row, job, self._report(job))
+        found = widened(row, job, found, metric, self._report)
         evidence = Evidence.ASSUMED if job.derived else found.evidence
         return scored(row, found.value, found.low, found.high, evidence=evidence)
 

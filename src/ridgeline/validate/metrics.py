@@ -322,12 +322,12 @@ def _allocated(row: Row, job: Interpretation, report: Report) -> Prediction:
     return _held(row, job, report, without=OUTSIDE_ALLOCATOR, only=())
 
 
-def _peak_memory(row: Row, job: Interpretation, report: Report) -> Prediction:
+def peak_memory(row: Row, job: Interpretation, report: Report, counter: str = "") -> Prediction:
     """Per-device peaks: the driver's view where a tool sampled it, what the allocator reserved where a program prints
-    that, what it allocated elsewhere."""
+    that, what it allocated elsewhere. `counter` is one of the three in place of what the row says."""
     words = f"{row.words}; {row.text('metric')}"
     found = reading("memory_counter", **row.cells_of(program=job.engine.name, words=words))
-    counter = "allocated" if found is None else found.text
+    counter = counter or ("allocated" if found is None else found.text)
     held = _held(row, job, report, without=() if counter == "driver" else OUTSIDE_ALLOCATOR, only=())
     return held if counter == "allocated" else _with_reserve(held, job, report, _memory_unit(row, job.engine))
 
@@ -389,7 +389,7 @@ METRICS: tuple[TrainingMetric, ...] = (
         read=_power,
     ),
     TrainingMetric(name="allocated", pattern=r"torch_max_memory_allocated|max_memory_allocated", read=_allocated),
-    TrainingMetric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=_peak_memory),
+    TrainingMetric(name="memory", pattern=r"peak_mem\w*|max_mem\w*|memory_gb", read=peak_memory),
     TrainingMetric(name="states", pattern=r"model_states?_mem\w*", read=_states),
     TrainingMetric(name="activations", pattern=r"activation\w*_mem\w*", read=_activations),
     TrainingMetric(name="fits", pattern=r"fits", read=None),

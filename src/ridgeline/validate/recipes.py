@@ -20,7 +20,8 @@ HALF_ONLY = ("volta", "turing", "pascal")
 """Generations without bf16 matrix units. Source: NVIDIA architecture white papers."""
 
 _NO_MASTER = re.compile(
-    r"\b(?:bf16|fp16|half) (?:optimi[sz]er )?(?:states|weights|adamw?)\b|\badamw?[ _-]?bf16\b|\b(?:pure|full) (?:bf16|fp16)",
+    r"\b(?:bf16|fp16|half) (?:optimi[sz]er )?(?:states|weights|adamw?)\b|\badamw?[ _-]?bf16\b"
+    r"|\b(?:pure|full) (?:bf16|fp16)",
     re.IGNORECASE,
 )
 _MASTER = re.compile(r"\b(?:fp32|32[- ]bit) (?:master|weights|param)|\bmaster \w+ in (?:fp32|32)", re.IGNORECASE)

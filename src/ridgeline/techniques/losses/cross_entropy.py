@@ -62,6 +62,33 @@ class Chunked(CrossEntropy):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadChunks(CrossEntropy):
+    """The head, the loss and both backwards for one chunk of tokens after another (torchtitan, ChunkedCELoss).
+
+    A chunk has the logits that a whole loss has of all tokens; of all tokens there is the hidden states' gradient.
+    """
+
+    key: ClassVar[str] = "head-chunks"
+    quality: ClassVar[Fact | None] = EXACT
+    source: ClassVar[tuple[str, ...]] = ("torchtitan",)
+    early_gradient: ClassVar[bool] = True
+    chunks: int = param(8, "1", "chunks of a micro-batch's tokens", low=1, high=1_000_000)
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: `fused` holds less in the same time."""
+        return ()
+
+    def held_bytes(self, logits: Logits) -> ArrayLike:
+        """A chunk's logits as the program holds them, and the gradient of the hidden states [byte]."""
+        gradient = logits.tokens * logits.hidden * logits.element_bytes
+        return np.minimum(logits.count * logits.spike_bytes / self.chunks + gradient, logits.whole_bytes)
+
+    def backward_bytes(self, logits: Logits) -> ArrayLike:
+        """Nothing: the head's backward has run with the loss [byte]."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fused(CrossEntropy):
     """The head with the loss, a chunk of tokens at a time (Liger Kernel 0.8.2, ops/fused_linear_cross_entropy.py).
 

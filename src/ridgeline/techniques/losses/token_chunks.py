@@ -23,7 +23,7 @@ CHUNK_COPIES = 5
 probabilities, their product, and one of the chunk before; beside them one fp32 copy of the head."""
 HEAD_BYTES = 2 * FP32_BYTES + 2
 """Of a weight of the head in the product that makes its gradient [byte]: the copy in fp32, the gradient in fp32 and its
-cast to the weight's 16 bits. Both were measured with PyTorch's saved tensors on such a head (docs/memory.md)."""
+cast to the weight's 16 bits. Both as PyTorch 2.13 held them of such a head (tests/memory/test_reserved.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class TokenChunks(CrossEntropy):
         return ()
 
     def held_bytes(self, logits: Logits) -> ArrayLike:
-        """The greater of a chunk made again and of the head's gradient; hidden states in order, and their gradient [byte]."""
+        """A chunk made again, or the head's gradient; beside it hidden states in order, and their gradient [byte]."""
         head = logits.vocab * logits.share * logits.hidden
         chunk = np.minimum(self.tokens, logits.tokens) * logits.vocab * logits.share * FP32_BYTES
         held = np.maximum(FP32_BYTES * head + CHUNK_COPIES * chunk, HEAD_BYTES * head + chunk)
