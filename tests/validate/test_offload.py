@@ -63,7 +63,7 @@ def test_copies_of_weights_that_do_not_fit_leave_sockets_reading_from_each_other
 
 def test_weights_that_do_not_fit_are_refused() -> None:
     with pytest.raises(RidgelineError, match="do not fit"):
-        answered(host_mem="256 GB DDR5-4800")
+        answered(host_mem="256 GB DDR5-4800", engine="kt-kernel", engine_version="0.5")
 
 
 def test_processors_alone_and_from_disk() -> None:

@@ -17,7 +17,7 @@ from ridgeline.graph.model import op_params
 from ridgeline.lower.pieces import Experts, LayerKind, Product, Reduce
 from ridgeline.seams.host_experts import StreamedBlocks
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
-from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod
+from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod, use_share
 from ridgeline.serving.hybrid_sides import (
     Array,
     HybridParts,
@@ -67,7 +67,7 @@ def hybrid_step(hybrid: Hybrid, rows: Rows) -> HybridParts:
     share = hybrid.share(rows.sequences * longest)
     hybrid.check_memory(share)
     loop = np.full_like(rows.tokens, hybrid.loop_s)
-    total = _by_technique(hybrid, rows, share) + parts(rows, sync=loop, total=loop)
+    total = _with_disk(hybrid, rows, share, _by_technique(hybrid, rows, share)) + parts(rows, sync=loop, total=loop)
     stated = hybrid.placement.cache_on_host
     held = _holds_cache(hybrid) or (hybrid.cache_fits(rows.sequences * longest) if stated is None else not stated)
     return total if held else total + _cache_elsewhere(hybrid, rows)
@@ -241,7 +241,12 @@ def _streamed(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
             link = link + (1.0 - share) * tensors * cpu_constant("load.module")
         read = np.zeros_like(link)
         if hybrid.placement.from_disk:
-            read = hybrid.placement.disk_share * (1.0 - share) * moved / _disk_bytes_per_s(hybrid)
+            read = (
+                hybrid.placement.disk_share
+                * (1.0 - share)
+                * moved
+                / _disk_bytes_per_s(hybrid, not hybrid.habits.mapped)
+            )
         device = device + widened_s(hybrid, moved / hybrid.weight_bytes)
         ahead = np.maximum(device, np.maximum(link, read))
         run = ahead if hybrid.habits.prefetch else device + link + read
@@ -249,20 +254,21 @@ def _streamed(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     return total
 
 
-def _disk_bytes_per_s(hybrid: Hybrid) -> float:
-    """Weights that are streamed from disk, as the engine reads them [byte/s]."""
+def _disk_bytes_per_s(hybrid: Hybrid, ahead: bool, threads: int = 1) -> float:
+    """Weights from disk [byte/s]: read `ahead`, or by `threads` of which each waits for the faults of its own rows."""
     placement = hybrid.placement
     storage = disk(placement.storage)
     storage = replace(storage, bytes_per_s=placement.read_bytes_per_s or storage.bytes_per_s)
-    return storage.fault_bytes_per_s if hybrid.habits.mapped else storage.bytes_per_s
+    return storage.bytes_per_s if ahead else min(storage.bytes_per_s, threads * storage.fault_bytes_per_s)
 
 
 def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     """Whole layers on the device or on the processors; without a device all are the processors', perhaps from disk."""
-    streams = hybrid.habits.streams
-    brought = share > 0.0 and rows.prompt and streams > 0 and bool(np.min(rows.tokens) >= streams)
+    streams, beside = hybrid.habits.streams, hybrid.placement.technique is OffloadMethod.LAYERS
+    has_device = hybrid.prices is not None and beside
+    brought = has_device and rows.prompt and streams > 0 and bool(np.min(rows.tokens) >= streams)
     ends = (*hybrid.whole.embedding, *hybrid.whole.head)
-    if share > 0.0 and hybrid.prices is not None:
+    if share > 0.0 and has_device:
         total = _ends(hybrid, rows)
         if share < 1.0:  # else nothing crosses to the processors
             sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
@@ -271,7 +277,7 @@ def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
         host = host_s(hybrid, ends, rows)
         total = parts(rows, host=host, total=host)
     for kind, whole in _pairs(hybrid):
-        if share > 0.0:
+        if share > 0.0 or brought:
             device = device_s(hybrid, kind.pieces, rows) + device_experts_s(hybrid, kind, rows, 1.0)
             total = total + parts(rows, device=device, total=device).times(kind.count * share)
         if share >= 1.0:
@@ -284,10 +290,10 @@ def _layers(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
             host = host_s(hybrid, whole.pieces, rows)
             part = parts(rows, host=host, total=host)
         total = total + part.times(kind.count * (1.0 - share))
-    return _with_disk(hybrid, rows, total) if hybrid.placement.technique is OffloadMethod.DISK else total
+    return total
 
 
-def _with_disk(hybrid: Hybrid, rows: Rows, total: HybridParts) -> HybridParts:
+def _with_disk(hybrid: Hybrid, rows: Rows, share: float, total: HybridParts) -> HybridParts:
     """Adds reads of what memory does not hold.
 
     Dense weights are read in a circle, so of a file larger than memory the least recently used page is always the
@@ -295,12 +301,12 @@ def _with_disk(hybrid: Hybrid, rows: Rows, total: HybridParts) -> HybridParts:
     fetches ahead.
     """
     placement = hybrid.placement
-    resident = placement.resident_bytes
-    size = hybrid.total_bytes
-    if resident is None or resident >= size + hybrid.workspace_bytes:
+    resident = hybrid.resident_bytes(share)
+    size = hybrid.kept_bytes(share)
+    if resident is None or placement.from_disk or resident >= size + hybrid.workspace_bytes:
         return total
     kinds = [(kind, routed(kind)) for kind in hybrid.whole.kinds]
-    experts = hybrid.expert_bytes
+    experts = hybrid.expert_bytes * (1.0 - share)
     dense = size - experts
     room = resident - dense - hybrid.workspace_bytes
     read = np.zeros_like(rows.tokens)
@@ -309,15 +315,13 @@ def _with_disk(hybrid: Hybrid, rows: Rows, total: HybridParts) -> HybridParts:
         room = 0.0
     for kind, piece in kinds:
         if piece is not None:
-            hit = hybrid.uses(piece, max(0.0, room) / experts)
-            touched = experts_touched(piece.count, piece.top_k, rows.tokens)
+            hit = use_share(piece.count, max(0.0, room) / experts, DeviceOrder.RECENT, placement.popularity_skew)
+            touched = experts_touched(piece.count, piece.top_k, rows.tokens) * (1.0 - share)
             read = read + kind.count * touched * (1.0 - hit) * expert_params(piece) * hybrid.weight_bytes
-    storage = disk(placement.storage)
-    if hybrid.habits.prefetch:
-        seconds = read / storage.bytes_per_s
-        return total + parts(rows, disk=seconds, total=np.maximum(total.total, seconds) - total.total)
-    seconds = read / storage.fault_bytes_per_s
-    return total + parts(rows, disk=seconds, total=seconds)
+    ahead = hybrid.habits.prefetch
+    seconds = read / _disk_bytes_per_s(hybrid, ahead, 1 if hybrid.host is None else hybrid.host.cores)
+    beside = np.maximum(total.total, seconds) - total.total if ahead else seconds
+    return total + parts(rows, disk=seconds, total=beside)
 
 
 def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:

@@ -192,14 +192,30 @@ class Hybrid:
         placement, host = self.placement, self.host
         if host is None or host.memory_bytes is None or placement.technique is OffloadMethod.DISK:
             return
-        kept = self.total_bytes * (1.0 - share)
-        if placement.technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
-            kept = self.expert_bytes * (1.0 - share)
-        if kept > cpu_constant("file.spread") * host.memory_bytes:
+        kept = self.kept_bytes(share)
+        if self._exceeds(kept, host) and not self.habits.pages:
             raise NoPlanError(
                 f"{self.model.name}: {bytes_text(kept)} of weights do not fit in {bytes_text(host.memory_bytes)} of"
                 " host memory: a smaller format, more memory, or weights on disk"
             )
+
+    def kept_bytes(self, share: float) -> float:
+        """Weights in host memory where the devices hold `share` of what may move [byte]."""
+        experts = self.placement.technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED)
+        return (self.expert_bytes if experts else self.total_bytes) * (1.0 - share)
+
+    def resident_bytes(self, share: float) -> float | None:
+        """What host memory may hold of the weights [byte]: stated, or all of it where a mapped file is larger."""
+        host = self.host
+        if self.placement.resident_bytes is not None or host is None or host.memory_bytes is None:
+            return self.placement.resident_bytes
+        paged = self.habits.pages and self._exceeds(self.kept_bytes(share), host)
+        return host.memory_bytes if paged else None
+
+    @staticmethod
+    def _exceeds(size: float, host: Processors) -> bool:
+        """Whether a file needs more than the host has, by more than files of one format differ."""
+        return size > cpu_constant("file.spread") * (host.memory_bytes or size)
 
     @property
     def workspace_bytes(self) -> float:

@@ -130,7 +130,8 @@ class Habits:
     memory of the device moves to widen a packed weight to 16 bits before a product of 16 bits. A cache beside the
     device is copied to pinned memory on its way (`relay`), or attended by the processors in 32 bits (`attends`);
     processors attend to a quantised cache one query at a time with `attends_rows`. Weights on disk are `mapped` files
-    or read ahead. `blocks` says that a block of batches passes through each layer before the next one's weights come,
+    or read ahead; with `pages` those in host memory are pages of the mapped file, read again where memory is smaller.
+    `blocks` says that a block of batches passes through each layer before the next one's weights come,
     `kernels` whose measured kernels stand for the engine's own on the device, `latent` for its latent attention.
     """
 
@@ -152,6 +153,7 @@ class Habits:
     attends: bool = False
     attends_rows: bool = False
     mapped: bool = False
+    pages: bool = False
     blocks: bool = False
     kernels: str = "TensorRT-LLM"  # measured without the host; starts of others hold launches of Python
     latent: str = ""
@@ -241,6 +243,7 @@ def habits_of(engine: str, *, version: str = "", weights: str = "", matrix_units
             found = replace(found, **change.habits)
     if not (program.tiles_from and matrix_units) or _release(version) < _release(program.tiles_from):
         return found
+    found = replace(found, pages=False)  # these layouts are copies, not pages of the file
     numa = "spread" if found.numa == "copies" else found.numa
     if weights.startswith("int8") or (weights.startswith("int4") and found.numa == "split"):
         return replace(found, kernel=Kernel.AMX_INT8, numa=numa)

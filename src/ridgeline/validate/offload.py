@@ -8,7 +8,7 @@ from typing import Any
 
 from ridgeline.cost.answer import Rung, worst
 from ridgeline.cost.formats import form
-from ridgeline.cost.host import Kernel, Processors
+from ridgeline.cost.host import Kernel, Processors, disk
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading
@@ -93,6 +93,9 @@ def ready(job: OffloadedJob, row: Row, source: Machines | None = None) -> Offloa
         habits=_stated(habits, job, row), host_bytes=_host_bytes(job),
         top_k=job.experts_used,
     )  # fmt: skip
+    if hybrid.placement.resident_bytes is None and hybrid.resident_bytes(job.device_share or 0.0) is not None:
+        drive = "" if row.text("disk") else f"; storage not stated: {hybrid.placement.storage}"
+        said.append(f"weights are more than host memory: pages of the mapped file are read again{drive}")
     return _with_lengths(job, hybrid, said)
 
 
@@ -131,7 +134,9 @@ def _stated(habits: Habits, job: OffloadedJob, row: Row) -> Habits:
     if habits.kernel is Kernel.LLAMA_CPP and re.match(r"iq[1-3]_", row.text("precision_weights"), re.IGNORECASE):
         habits = replace(habits, kernel=Kernel.CODEBOOK)
     if re.search(r"\bno[- ]mmap\b", f"{row.text('placement')} {row.text('note')}", re.IGNORECASE):
-        habits = replace(habits, pinned=True)  # weights lie in pinned memory where the file is not mapped
+        habits = replace(habits, pinned=True, pages=False)  # weights lie in pinned memory: the file is not mapped
+    elif re.search(r"\bmmap\b", row.text("placement"), re.IGNORECASE):
+        habits = replace(habits, mapped=True, pages=True)
     if re.search(r"(?:^|\s)-rtr\b", row.text("note")):
         habits = replace(habits, lends=False, streams=0)  # rows laid out for processors: no device multiplies them
     if job.layerwise_prefill and not re.search(r"long prompt", row.text("technique"), re.IGNORECASE):
@@ -152,21 +157,31 @@ def _placement(job: OffloadedJob, row: Row, technique: OffloadMethod, said: list
     if share is None and technique not in (OffloadMethod.HOST, OffloadMethod.DISK):
         said.append(f"what the devices hold is not stated: as many {job.share_of} as fit beside cache and workspace")
     cell = f"{row.text('disk')} {row.text('cpu')} {job.host.cpu.name if job.host else ''}"
-    streamed = technique is OffloadMethod.STREAMED and re.search(r"disk|nvme|ssd", text, re.IGNORECASE) is not None
+    held_there = re.search(r"(?<!\b0 on )(?:disk|nvme|ssd)", text, re.IGNORECASE) is not None
+    streamed = technique is OffloadMethod.STREAMED and held_there
     on_disk = _disk_share(job, row)
     streamed = streamed and on_disk > 0.0
-    disk = reading("storage", words=cell)
-    storage = "nvme" if disk is None else disk.text
-    rate = re.search(r"(\d{1,3}(?:\.\d{1,3})?) ?GB/s", row.text("disk"))
+    drive = reading("storage", words=cell)
+    storage = "nvme" if drive is None else drive.text
+    rate = _disk_rate(row.text("disk"))
     cache = re.search(r"KV cache (?:on )?(?:the )?(CPU|host|GPU)", text, re.IGNORECASE)
     limit = job.host.limit_bytes if job.host is not None else None
     if (technique is OffloadMethod.DISK or streamed) and not row.text("disk"):
         said.append(f"storage not stated: {storage}")
     return HostPlacement(
         technique=technique, share=share, order=order, resident_bytes=limit, storage=storage, from_disk=streamed,
-        layerwise=job.layerwise_prefill, read_bytes_per_s=float(rate[1]) * 1e9 if rate else None,
+        layerwise=job.layerwise_prefill, read_bytes_per_s=rate,
         disk_share=on_disk, cache_on_host=None if cache is None else cache[1].casefold() != "gpu",
     )  # fmt: skip
+
+
+def _disk_rate(cell: str) -> float | None:
+    """Sequential reads that a row states, or by its drive's generation of PCIe, of which each has twice the last's."""
+    rate = re.search(r"(\d{1,3}(?:\.\d{1,3})?) ?GB/s", cell)
+    link = re.search(r"PCIe ?(?:Gen ?)?([345])", cell, re.IGNORECASE)
+    if rate is None and link is not None:
+        return disk("nvme").bytes_per_s * 2.0 ** (int(link[1]) - 4)
+    return float(rate[1]) * 1e9 if rate else None
 
 
 def _disk_share(job: OffloadedJob, row: Row) -> float:

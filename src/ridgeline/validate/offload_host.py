@@ -46,7 +46,7 @@ def host_of(row: Row) -> HostSide | None:
     sockets = _sockets(cell, found, row.source, said)
     cores = found.cores * sockets
     used = re.search(r"(\d{1,4}) (?:of \d+ cores|threads)", cell) or re.search(
-        r"\b(\d{1,4}) threads\b", row.text("note")
+        r"\b(\d{1,4}) threads\b", f"{row.text('placement')} {row.text('note')}"
     )
     if used and 1 <= int(used[1]) <= cores:
         cores = int(used[1])

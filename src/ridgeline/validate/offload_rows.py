@@ -20,6 +20,9 @@ from ridgeline.validate.serving_words import engine_of, metric_of, number, whole
 
 LAYERWISE_PREFILL = re.compile(r"layerwise GPU prefill", re.IGNORECASE)
 WRITTEN_BITS = re.compile(r"\((\d(?:\.\d{1,2})?) ?bit\)")
+HOST_LINK = re.compile(
+    r"PCIe ?(?:Gen ?)?([345])\b(?:\.0)?(?: ?x ?(1|2|4|8|16)\b)?(?! ?(?:x ?\d+ )?(?:NVMe|SSD))", re.IGNORECASE
+)
 NO_DEVICE = ("none", "", "cpu", "-")
 USUAL_DEVICE = "RTX-4090"  # where a row counts accelerators and names none (assumed)
 KT_FORMATS = ("int8 cpu / int4 gpu",)
@@ -142,12 +145,13 @@ def _part(row: Row, source: Machines) -> tuple[Accelerator | None, tuple[str, ..
     device = find(cell, source)
     if not row.text("gpu").strip():
         device = replace(device, assumptions=(*device.assumptions, f"accelerators not stated: {cell} assumed"))
-    found, note = device.accelerator, row.text("note")
-    pcie = re.search(r"PCIe ([345])\.0", note)
+    found = device.accelerator
+    pcie = HOST_LINK.search(f"{row.text('host_mem')}; {row.text('note')}")
     if pcie:
-        rate = {"3": 15.75e9, "4": 31.5e9, "5": 63e9}[pcie[1]]
+        lanes = int(pcie[2] or 16)
+        rate = {"3": 15.75e9, "4": 31.5e9, "5": 63e9}[pcie[1]] * lanes / 16
         found = replace(found, host_bytes_per_s=min(rate, found.host_bytes_per_s or rate))
-        return found, (*device.assumptions, f"host link PCIe {pcie[1]}.0 as stated")
+        return found, (*device.assumptions, f"host link PCIe {pcie[1]}.0 x{lanes} as stated")
     return found, device.assumptions
 
 
@@ -204,6 +208,9 @@ def _share(row: Row, technique: OffloadMethod, model: Model, weight_bytes: float
     layers = re.search(r"(\d{1,4}) of (\d{1,4}) layers on (?:the )?GPU", text, re.IGNORECASE)
     if layers and 0 < int(layers[1]) <= int(layers[2]):
         return int(layers[1]) / int(layers[2]), "layers"
+    kept = re.search(r"\b(\d{1,4}) (?:of the )?layers (?:on (?:the )?GPU|in VRAM)", text, re.IGNORECASE)
+    if kept and technique in (OffloadMethod.LAYERS, OffloadMethod.STREAMED):
+        return min(1.0, int(kept[1]) / len(model.graph.layers)), "layers"
     placed = _placed(text, technique, model, weight_bytes)
     if placed is not None:
         return placed

@@ -278,10 +278,11 @@ def _value(job: ServedJob, found: ReplayedJob, replayed: Replay, metrics: Metric
     devices = sum(all_devices(one.deployment) for one in found.engines)
     span, requests = measured_span_s(job, traffic, replayed, metrics, quantile)
     started = max(float(np.nanmax(replayed.first_s)), 1e-12)
+    loaded = job.arrivals != "static" and traffic.requests > 1
     more = requests / traffic.requests
     outputs, prompts = more * float(traffic.output_tokens.sum()), more * float(traffic.prompt_tokens.sum())
     steps = float(np.maximum(traffic.output_tokens - 1, 1).sum())
-    decoding = span - (started if traffic.output_tokens.max() > 1 else 0.0)
+    decoding = _decoding_s(replayed) if loaded else span - (started if traffic.output_tokens.max() > 1 else 0.0)
     amounts = {
         "batch_latency": span,
         "output_rate": outputs / span,
@@ -298,6 +299,13 @@ def _value(job: ServedJob, found: ReplayedJob, replayed: Replay, metrics: Metric
     if whole not in amounts:
         raise InputError(f"'{job.metric}' is not predicted for serving", field="metric")
     return amounts[whole] / (devices if whole != job.metric else 1)
+
+
+def _decoding_s(replayed: Replay) -> float:
+    """Time in which at least one request is between its first and its last token [s]."""
+    order = np.argsort(replayed.first_s[replayed.done])
+    first, end = replayed.first_s[replayed.done][order], np.maximum.accumulate(replayed.end_s[replayed.done][order])
+    return float(end[-1] - first[0] - np.maximum(first[1:] - end[:-1], 0.0).sum())
 
 
 def _power_w(job: ServedJob, found: ReplayedJob) -> float:
