@@ -258,6 +258,7 @@ class Instance:
 
     def pass_on_late(self, ended_s: float, launched_s: float) -> None:
         """First tokens of the iteration that has ended come once the one that follows is launched."""
+        launched_s = min(launched_s, self.end_s)
         for one in [one for rank in self.ranks for one in rank.running]:
             if one.made == 1 and one.first_s == ended_s and launched_s > ended_s and not one.passed:
                 one.first_s, one.passed = launched_s, True

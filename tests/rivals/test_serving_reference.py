@@ -571,6 +571,25 @@ def test_first_tokens_wait_for_the_launch_of_the_next_prompts() -> None:
     assert differences(case)[0] == []
 
 
+def test_a_first_token_is_passed_on_before_the_iteration_that_follows_has_ended() -> None:
+    """Launching takes 8 s of which captured iterations of 5 s wait for none: tokens come by their ends, not at 13 s.
+
+    Mixed batches end the first request, of two tokens, with the second prompt's iteration at 10 s.
+    """
+    values = {
+        "scheduler": state.MIXED_BATCHES, "chunked": 1, "token_budget": 4, "max_seqs": 3, "block_tokens": 4,
+        "period": 4, "growth_blocks": 1, "capacity": 10, "ranks": 1, "balance": 1.0, "gained": 1.0, "eager_s": 8.0,
+        "overlapped": 1, "ahead": 1, "late_results": 1, "prefill_graphs": 64,
+    }  # fmt: skip
+    policy = SimpleNamespace(exposed_host_s=0.0, request_host_s=0.0, prompt_token_host_s=0.0)
+    engine = FakeEngine(deployed(), values, (4,), policy)
+    case = Case([engine], [flat_table()], traffic([0.0] * 2, [4] * 2, [2] * 2), "round-robin")
+    slow = case.plain()
+    assert all(one.first_s <= one.end_s for one in slow.asked)
+    assert slow.asked[0].first_s > 5.0
+    assert differences(case)[0] == []
+
+
 @pytest.mark.parametrize("batch", range(3))
 def test_the_clock_compiled_is_the_clock_in_plain_python(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same functions run by Python over records of NumPy, to the last bit."""

@@ -80,13 +80,15 @@ def result_s(clock: Clock, rule: Record, instance: int, now_s: float) -> float:
 def pass_on_late(clock: Clock, rule: Record, instance: int, begun_s: float, now_s: float, built_s: float) -> None:
     """First tokens of an iteration that ends now, which another with prompts follows, come when that one is launched.
 
-    F = max(E, min(E, B + L) + L + C)
+    F = max(E, min(min(E, B + L) + L + C, N))
 
-    B and E when it began and ended, L launching an iteration's kernels, C compiling some for the one that follows.
+    B and E when it began and ended, L launching an iteration's kernels, C compiling some for the one that follows, which
+    ends at N: kernels that have ended were launched.
     Source: sglang, srt/managers/scheduler.py, event_loop_overlap: run_batch before the last batch's result; as
     tensorrt-llm, pyexecutor/py_executor.py, _executor_loop_overlap.
     """
     first_s = min(now_s, begun_s + rule.eager_s) + rule.eager_s + built_s
+    first_s = min(first_s, clock.instances[instance].next_s)
     if first_s <= now_s:
         return
     for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
