@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ridgeline.cost.machine import machine
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.mechanisms import interference
 from ridgeline.graph.load import load
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.registry import technique
@@ -23,6 +24,11 @@ from ridgeline.techniques.overlaps.nano_search import NanoSearch, schedule
 TIMES = st.floats(0.01, 10.0)
 
 
+def knees(memory: float, network: float):
+    """Full speed from a share on, in proportion below it."""
+    return ((0.0, 0.0), (memory, 1.0), (1.0, 1.0)), ((0.0, 0.0), (network, 1.0), (1.0, 1.0))
+
+
 @cache
 def served(text: str) -> Engine:
     words: dict[str, Any] = {"technique": (text,)} if text else {}
@@ -32,7 +38,7 @@ def served(text: str) -> Engine:
 
 def test_shares_of_a_schedule_by_hand() -> None:
     """4 s of memory on half of the device and 2 s of link on a tenth cost products 2 and 0.2 s."""
-    seconds, phases = schedule((10.0, 4.0, 2.0), (0.5, 0.1), 2)
+    seconds, phases = schedule((10.0, 4.0, 2.0), knees(0.5, 0.1), 2)
     assert seconds == pytest.approx(12.2)
     for phase in phases:
         assert phase.compute + phase.memory + phase.network <= 1.0 + 1e-9
@@ -42,7 +48,14 @@ def test_shares_of_a_schedule_by_hand() -> None:
 
 
 def test_one_part_has_one_kernel_at_a_time() -> None:
-    assert schedule((3.0, 2.0, 1.0), (0.5, 0.1), 1)[0] == pytest.approx(6.0)
+    assert schedule((3.0, 2.0, 1.0), knees(0.5, 0.1), 1)[0] == pytest.approx(6.0)
+
+
+def test_measured_interference_costs_what_was_measured() -> None:
+    """8 s of memory's kernels run at 0.8 beside products at 0.6: 10 s, and 4 of 10 s of products are left alone."""
+    curves = interference("memory"), interference("network")
+    assert schedule((10.0, 8.0, 0.0), curves, 2)[0] == pytest.approx(14.0)
+    assert schedule((10.0, 0.0, 1.0), curves, 2)[0] == pytest.approx(11.0 - 1.0 + 1 / 3)  # 0.1 of products for 0.3
 
 
 def test_three_parts_keep_three_kinds_busy_at_once() -> None:
@@ -50,8 +63,8 @@ def test_three_parts_keep_three_kinds_busy_at_once() -> None:
 
     Three at once: products at 0.4 of their speed beside both.
     """
-    two, _ = schedule((0.4, 1.0, 1.0), (0.5, 0.1), 2)
-    three, _ = schedule((0.4, 1.0, 1.0), (0.5, 0.1), 3)
+    two, _ = schedule((0.4, 1.0, 1.0), knees(0.5, 0.1), 2)
+    three, _ = schedule((0.4, 1.0, 1.0), knees(0.5, 0.1), 3)
     assert two == pytest.approx(1.0 + 0.4 / 1.4)
     assert three == pytest.approx(1.0)
 
@@ -62,19 +75,21 @@ def test_no_schedule_beats_the_closed_bound(
 ) -> None:
     work = (compute, memory, network)
     bound = float(overlapped_s(*work, overlap=Overlap(memory_sms=knee, link_sms=link)))
-    two, _ = schedule(work, (knee, link), 2)
-    three, _ = schedule(work, (knee, link), 3)
+    two, _ = schedule(work, knees(knee, link), 2)
+    three, _ = schedule(work, knees(knee, link), 3)
     assert bound * (1 - 1e-9) <= two <= sum(work) * (1 + 1e-9)
     assert three <= two * (1 + 1e-9)
 
 
-def test_the_search_finds_what_the_authors_search_found() -> None:
-    """LLaMA-2-70B on 8 A100, 2,048 tokens: 768 and 1,280, as figure 6 of the paper."""
+def test_the_search_finds_no_worse_than_the_authors_search_found() -> None:
+    """LLaMA-2-70B on 8 A100, 2,048 tokens: figure 6 of the paper has 768 and 1,280; 640 and 1,408 are 1 % sooner."""
     one, told = served("nano-search"), technique("overlaps", "nano-search")
     assert isinstance(told, NanoSearch)
-    assert told.fractions(one.steps) == (768 / 2048, 1280 / 2048)
-    work = told.work(one.steps, (768, 1280))
-    assert told.sharing(one)["chain"] >= max(1280 / 2048, schedule(work, (0.5, 0.11), 2)[0] / sum(work) * 0.99)
+    sizes = tuple(round(share * 2048) for share in told.fractions(one.steps))
+    curves = interference("memory"), interference("network")
+    found, theirs = (schedule(told.work(one.steps, each), curves, 2)[0] for each in (sizes, (768, 1280)))
+    assert 0.97 * theirs <= found <= theirs
+    assert told.sharing(one)["chain"] == pytest.approx(found / sum(told.work(one.steps, sizes)))
 
 
 def test_splits_cover_every_size_and_equal_parts() -> None:

@@ -6,9 +6,12 @@ The only tables that this module knows are those of `JobPool`; docs/job_pools.md
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from ridgeline.errors import InputError
@@ -101,3 +104,9 @@ def job_pool(text: str) -> JobPool:
         first = caught.errors(include_url=False, include_context=False)[0]
         place = ".".join(str(one) for one in first["loc"])
         raise InputError(f"{first['msg']}", file=path.name, field=place) from None
+
+
+@cache
+def learned_scores(of: str) -> NDArray[np.float64]:
+    """Weights that an assignment learned for its scores of `jobs`, `devices` or `sets` [1]."""
+    return np.array(list(store.read_toml("learned_assignment.toml")[of].values()), dtype=float)

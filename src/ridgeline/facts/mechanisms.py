@@ -127,6 +127,15 @@ def token_frequency(first: int, last: int) -> float:
     raise InputError(f"no frequency of the words of rank {first} to {last} is known")
 
 
+def interference(resource: str) -> tuple[tuple[float, float], ...]:
+    """Share that products give up [1] and speed of memory's or a link's kernels for it, over that alone [1].
+
+    Source: data/interference.tsv (NanoFlow's measured table). Evidence: measured.
+    """
+    rows = [row for row in store.read_tsv("interference.tsv") if row["resource"] == resource]
+    return (0.0, 0.0), *((float(row["share"]), float(row["speed"])) for row in rows), (1.0, 1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PowerFit:
     """What a busy board draws, as shares of its rated power, with how well they hold on shapes left out of the fit.

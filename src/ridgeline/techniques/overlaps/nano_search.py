@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, ClassVar
 
+from ridgeline.facts.mechanisms import interference
 from ridgeline.seams.serving import Instance
 from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import param
@@ -15,12 +16,12 @@ from ridgeline.techniques.overlaps.nano_batches import NanoFlow
 
 _KEPT = 8  # splits of the first stage whose shares the second looks for
 _SIZES = 64  # of a first part that are compared
-_STEPS = 4  # shares of a kernel below the one with which it keeps its resource busy
+Curve = tuple[tuple[float, float], ...]  # share that products give up, and speed of the other kernels for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedSpan:
-    """`seconds` [s] in which products, memory's kernels and links hold so many of the multiprocessors [1]."""
+    """`seconds` [s] in which products, memory's kernels and links hold such shares of the device [1]."""
 
     seconds: float
     compute: float
@@ -35,10 +36,10 @@ class NanoSearch(NanoFlow):
     The operating point is an iteration of `tokens`, of which the share `prompts` is of prompts, the others decode at
     `context`. First, without interference, splits are ranked by the busiest resource and the longest part's chain:
     two parts of every size in steps of `step` tokens, and equal ones of up to `most` parts. Then, for the best of
-    them, a linear program finds for how long which kernels run side by side and with which shares of the
-    multiprocessors: at most as many as there are parts, products at their share's speed, the others at full speed from
-    the share on that keeps memory or a link busy. The split of least time is taken for all iterations from `tokens`
-    on, no faster than the program's schedule.
+    them, a linear program finds for how long which kernels run side by side and with which shares of the device: at
+    most as many as there are parts, products at their share's speed, the others at the speed that the authors measured
+    for what products give up (data/interference.tsv). The split of least time is taken for all iterations from
+    `tokens` on, no faster than the program's schedule.
 
     Left out: the order of operations within a layer, which the paper's program finds as well; parts of one operation
     that are cut otherwise than another's.
@@ -106,25 +107,24 @@ class NanoSearch(NanoFlow):
 @lru_cache(maxsize=64)
 def _found(one: NanoSearch, steps: Any) -> tuple[tuple[int, ...], float, tuple[float, float, float]]:
     """The best sizes [token], the least time of their schedule and the work of their kernels [s]."""
-    from ridgeline.serving.nano import shares
-
+    curves = interference("memory"), interference("network")
     works = {sizes: one.work(steps, sizes) for sizes in one.splits()}
 
     def apart(sizes: tuple[int, ...]) -> float:
         return max(*works[sizes], max(sizes) / one.tokens * sum(works[sizes]))
 
     best = sorted(works, key=apart)[:_KEPT]
-    timed = {sizes: max(apart(sizes), schedule(works[sizes], shares(), len(sizes))[0]) for sizes in best}
+    timed = {sizes: max(apart(sizes), schedule(works[sizes], curves, len(sizes))[0]) for sizes in best}
     sizes = min(timed, key=lambda each: timed[each])
     return sizes, timed[sizes], works[sizes]
 
 
 def schedule(
-    work_s: tuple[float, float, float], knees: tuple[float, float], parts: int
+    work_s: tuple[float, float, float], curves: tuple[Curve, Curve], parts: int
 ) -> tuple[float, tuple[SharedSpan, ...]]:
-    """The least time of kernels that share a device, and who holds which multiprocessors meanwhile [s].
+    """The least time of kernels that share a device, and who holds which share of it meanwhile [s].
 
-    minimise sum t_i  with  sum t_i v_ik >= w_k,  v = (r_c, min(1, r_m / s_m), min(1, r_n / s_n)),  r_c + r_m + r_n <= 1
+    minimise sum t_i  with  sum t_i v_ik >= w_k,  v = (r_c, P_m(r_m), P_n(r_n)),  r_c + r_m + r_n <= 1
 
     over phases i in which at most `parts` of products, memory's kernels and links run.
 
@@ -132,33 +132,34 @@ def schedule(
     ----------
     work_s : tuple [s]
         What each of the three takes alone.
-    knees : tuple [1]
-        s_m and s_n: shares from which on memory or a link is busy all the time.
+    curves : tuple [1]
+        P_m and P_n at their corners: shares, and the speed of memory's kernels and of links with them.
     parts : int [1]
         Nano-batches, each of which has one kernel at a time.
 
-    >>> time, phases = schedule((10.0, 4.0, 2.0), (0.5, 0.1), 2)
+    >>> curves = ((0.0, 0.0), (0.5, 1.0), (1.0, 1.0)), ((0.0, 0.0), (0.1, 1.0), (1.0, 1.0))
+    >>> time, phases = schedule((10.0, 4.0, 2.0), curves, 2)
     >>> round(time, 6)  # of products 2 beside memory and 1.8 beside the link, 6.2 alone
     12.2
     """
     from ridgeline.programs import Draft
 
     known = [
-        (rest, memory, network)
-        for memory in (0.0, *(knees[0] * step / _STEPS for step in range(1, _STEPS + 1)))
-        for network in (0.0, *(knees[1] * step / _STEPS for step in range(1, _STEPS + 1)))
+        ((rest, memory, network), (rest, memory_speed, network_speed))
+        for memory, memory_speed in curves[0]
+        for network, network_speed in curves[1]
         for rest in {0.0, max(1.0 - memory - network, 0.0)}
         if memory + network <= 1.0 and 0 < sum(share > 0.0 for share in (rest, memory, network)) <= parts
     ]
     draft = Draft()
     seconds = draft.variable(len(known), cost=1.0)
-    for place, full in enumerate((1.0, *knees)):
-        draft.row((seconds, [min(1.0, shares[place] / full) for shares in known]), low=work_s[place])
+    for place, work in enumerate(work_s):
+        draft.row((seconds, [speeds[place] for _, speeds in known]), low=work)
     found = draft.solve()
     assert found is not None
     taken = [
         SharedSpan(seconds=float(value), compute=shares[0], memory=shares[1], network=shares[2])
-        for shares, value in zip(known, found.values, strict=True)
+        for (shares, _), value in zip(known, found.values, strict=True)
         if value > 1e-12
     ]
     return found.objective, tuple(sorted(taken, key=lambda one: -one.seconds))
