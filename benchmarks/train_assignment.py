@@ -3,9 +3,9 @@
     python benchmarks/train_assignment.py            # some 15 minutes; the same seed gives the same file
     python benchmarks/train_assignment.py --score    # held-out pools, every rule
 
-An evolution strategy with covariance adaptation (Hansen, arXiv:1604.00772) looks for the weights that end the most jobs
-in time in random pools: devices, regions, links, arrivals, stays and jobs all differ. A generation's candidates meet the
-same pools. Pools that are reported on are drawn from other seeds.
+An evolution strategy with covariance adaptation (Hansen, arXiv:1604.00772) looks for the weights that end the most
+jobs in time in random pools: devices, regions, links, arrivals, stays and jobs all differ. A generation's candidates
+meet the same pools. Pools that are reported on are drawn from other seeds.
 """
 
 import sys
@@ -24,8 +24,10 @@ FILE = Path(__file__).parents[1] / "src/ridgeline/data/learned_assignment.toml"
 NAMES = {
     "jobs": ("high", "deadline_soon", "work_short", "devices_few", "arrival_early"),
     "devices": ("speed", "stay", "memory_tight", "data_region"),
-    "sets": ("bias", "leaves", "high_leaves", "time_of_deadline", "moves_of_time", "memory_spare", "speed", "speed_uneven",
-             "free", "high"),
+    "sets": (
+        "bias", "leaves", "high_leaves", "time_of_deadline", "moves_of_time", "memory_spare", "speed", "speed_uneven",
+        "free", "high",
+    ),
 }  # fmt: skip
 SIZES = {of: len(weights) for of, weights in NAMES.items()}
 START = np.array([0.0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])  # greedy: first come, fastest, at once
@@ -105,7 +107,6 @@ def evolve() -> np.ndarray:
         cov = (1 - c_one - c_rank) * cov + c_one * np.outer(path_cov, path_cov) + c_rank * (best.T * share) @ best
         step *= float(np.exp(c_step / damping * (np.linalg.norm(path_step) / expected - 1)))
         print(f"{generation:3} best {rewards.max():.4f} mean {rewards.mean():.4f} step {step:.3f}", flush=True)
-        np.save("/tmp/w/fleet_mean.npy", mean)
     return mean
 
 
@@ -113,7 +114,7 @@ def write(vector: np.ndarray) -> None:
     """The weights by name."""
     lines = [
         "# Weights of `learned-assignment`, REACH's scheduler (reach2025) with linear scores: learned by",
-        f"# benchmarks/train_assignment.py in {GENERATIONS * POOLS} random pools, seed {SEED}; none of them is reported on.",
+        f"# benchmarks/train_assignment.py in {GENERATIONS * POOLS} random pools, seed {SEED}; none is reported on.",
     ]
     at = 0
     for of, weights in NAMES.items():
@@ -141,7 +142,8 @@ def score(many: int = 40) -> None:
         pairs = zip(found["learned-assignment"], found[key], strict=True)
         gains = np.array([one.completed_share - other.completed_share for one, other in pairs])
         error = gains.std(ddof=1) / np.sqrt(many)
-        print(f"learned over {key}: {gains.mean():+.1%} of the jobs, standard error {error:.1%}, better in {(gains > 0).mean():.0%}")
+        better = f"better in {(gains > 0).mean():.0%}"
+        print(f"learned over {key}: {gains.mean():+.1%} of the jobs, standard error {error:.1%}, {better}")
 
 
 if __name__ == "__main__":

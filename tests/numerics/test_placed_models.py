@@ -9,7 +9,8 @@ import pytest
 
 from ridgeline.numerics.algorithm import Arrays
 from ridgeline.numerics.edge_experts import EdgeExperts, chosen
-from ridgeline.numerics.neuron_placement import NeuronPlacement, placed
+from ridgeline.numerics.neuron_placement import NeuronPlacement
+from ridgeline.serving.hybrid_placement import placed_neurons
 
 
 def arrays(seed: int) -> Arrays:
@@ -28,7 +29,7 @@ def test_no_choice_of_neurons_meets_more_uses(seed: int) -> None:
         for counts in product(able, repeat=layers)
         if sum(counts) <= room
     )
-    found = placed(uses, room, least).astype(int)
+    found = placed_neurons(uses, room, least).astype(int)
     assert found.sum() <= room
     assert all(count == 0 or count >= least for count in found)
     assert met[np.arange(layers), found].sum() == pytest.approx(best)

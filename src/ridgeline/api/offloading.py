@@ -57,6 +57,8 @@ def predict_offloaded(asked: ServingScenario, *, batch: int | None) -> Answer:
             asked,
             engine=str(stated.get("engine", "")),
             share=stated.get("device_share"),
+            hot_neurons=stated.get("hot_neurons"),
+            active_neurons=stated.get("active_neurons"),
             order=ORDERS[stated["device_order"]] if "device_order" in stated else None,
             layerwise=stated.get("layerwise", False),
         ),

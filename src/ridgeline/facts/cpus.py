@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -81,3 +82,28 @@ def cpu_constants() -> Mapping[str, Fact]:
 def cpu_constant(key: str) -> float:
     """The value of one constant of processors, in its row's unit."""
     return cpu_constants()[key].value
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuronLaw:
+    """How often a model's feed-forward neurons fire [1].
+
+    `hot` of one block's neurons, and `hot_model` of all blocks', make up 80 % of the activations; a token uses
+    `active` of them. `predictor`: predictors of which neurons fire, as a share of all weights. With `head_on_host`
+    logits are never computed on the device.
+    """
+
+    hot: float
+    hot_model: float
+    active: float
+    predictor: float
+    head_on_host: bool
+
+
+@cache
+def neuron_law(model: str) -> NeuronLaw:
+    """That of a model, by its name. Source: data/neurons.tsv; evidence: measured by PowerInfer's authors."""
+    rows = store.read_tsv("neurons.tsv")
+    row = next(row for row in rows if re.search(row["models"] or "", model.casefold()))
+    values = {name: float(row[name]) for name in ("hot", "hot_model", "active", "predictor")}
+    return NeuronLaw(**values, head_on_host=row["head"] == "host")

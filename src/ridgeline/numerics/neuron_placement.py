@@ -12,32 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from ridgeline.numerics.algorithm import ArrayAlgorithm, Arrays, Floats
-from ridgeline.programs import Draft
 from ridgeline.seams.technique import param
-
-
-def placed(uses: Floats, room: int, least: int) -> Floats:
-    """Batches of each layer on the device, (L,) [1]: the most uses (L, B) met in `room` batches, proven best.
-
-    maximise  sum a_lb u_lb,   sum a <= room,   least y_l <= sum_b a_lb,   a_lb <= y_l,   y whole
-
-    A layer has none there, or `least` and more, from which sending its sums is worth it. Batches fill in the order of
-    their uses, so that for given y the program is solved by whole numbers, and only y need be.
-
-    >>> placed(np.array([[5.0, 1.0], [4.0, 3.0]]), 3, 2).tolist()  # 7 of the second layer alone; 5 is less than 2
-    [0.0, 2.0]
-    """
-    layers, batches = uses.shape
-    draft = Draft()
-    there = draft.variable((layers, batches), cost=-uses, high=1.0)
-    any_ = draft.variable(layers, high=1.0, whole=True)
-    draft.row((there.ravel(), np.ones(there.size)), high=float(room))
-    for layer in range(layers):
-        draft.row((there[layer], np.ones(batches)), (any_[layer], -float(least)), low=0.0)
-        draft.row((there[layer], np.ones(batches)), (any_[layer], -float(batches)), high=0.0)
-    found = draft.solve(time_limit_s=30.0)
-    assert found is not None, "nothing on the device satisfies the rows"
-    return np.asarray(np.round(found.values[there].sum(axis=1)))
+from ridgeline.serving.hybrid_placement import placed_neurons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +46,7 @@ class NeuronPlacement(ArrayAlgorithm):
         edge = np.sort(uses, axis=None)[::-1][max(room, 1) - 1]
         most = (uses >= edge).sum(axis=1) if room else np.zeros(self.layers, dtype=int)
         plain = {"even": even, "most_used": most}
-        ways = {"program": placed(uses, room, least)} | {
+        ways = {"program": placed_neurons(uses, room, least)} | {
             name: np.where(count < least, 0, count) for name, count in plain.items()
         }
         return {

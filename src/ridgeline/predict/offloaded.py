@@ -64,6 +64,8 @@ class Offload:
     processors: str = ""
     dram_bytes: float | None = None
     share: float | None = None
+    hot_neurons: float | None = None  # of a layer, that make up 80 % of its activations [1]; None: of such models
+    active_neurons: float | None = None  # of a layer, that a token uses [1]
     order: DeviceOrder | None = None
     storage: str = ""  # '': NVMe, and of streamed weights none
     layerwise: bool = False
@@ -240,6 +242,8 @@ def _placement(asked: Offload, cluster: Cluster, ranks: int) -> HostPlacement:
     return HostPlacement(
         technique=asked.technique,
         share=asked.share,
+        hot_neurons=asked.hot_neurons,
+        active_neurons=asked.active_neurons,
         order=asked.order or (DeviceOrder.RECENT if recent else DeviceOrder.UNIFORM),
         resident_bytes=_dram_bytes(asked, cluster) if asked.technique is OffloadMethod.DISK else None,
         storage=asked.storage or "nvme",

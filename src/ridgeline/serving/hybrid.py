@@ -14,10 +14,10 @@ from ridgeline.cost.formats import form
 from ridgeline.cost.host import copy_s, disk, experts_touched, products_s
 from ridgeline.facts.cpus import cpu_constant
 from ridgeline.graph.model import op_params
-from ridgeline.lower.pieces import Experts, LayerKind, Product, Reduce
+from ridgeline.lower.pieces import Experts, LayerKind, Piece, Product, Reduce
 from ridgeline.seams.host_experts import StreamedBlocks
 from ridgeline.serving.hybrid_model import Hybrid, expert_params
-from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod, use_share
+from ridgeline.serving.hybrid_placement import DeviceOrder, OffloadMethod, neurons_met, use_share
 from ridgeline.serving.hybrid_sides import (
     Array,
     HybridParts,
@@ -327,27 +327,56 @@ def _with_disk(hybrid: Hybrid, rows: Rows, share: float, total: HybridParts) -> 
 def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     """Hot neurons on the device, the others on the processors side by side; only neurons that fire are read.
 
+    What the device has room for is attention, then the head, then neurons as PowerInfer's program places them; of
+    attention that it does not hold the processors compute the last layers.
     Before each layer's feed-forward the device computes a predictor of the neurons that fire.
+    Source: SJTU-IPADS/PowerInfer, llama.cpp: buffered_tensor_allocator::flush, get_offloading_level.
     """
-    total = _ends(hybrid, rows)
-    hot, uses = cpu_constant("neurons.hot"), cpu_constant("neurons.hot_uses")
-    fired = np.minimum(1.0, cpu_constant("neurons.active") * rows.tokens)
-    met = uses * min(1.0, share / hot) + (1.0 - uses) * max(0.0, share - hot) / (1.0 - hot)
+    assert hybrid.host is not None
+    assert hybrid.machine is not None
+    law, weight = hybrid.neurons, hybrid.weight_bytes
+    layers = sum(whole.count for whole in hybrid.whole.kinds)
+    dense, feed = (
+        sum(kind.count * hybrid.held_bytes_of(_side(kind, feed=one)) for kind in hybrid.whole.kinds)
+        for one in (False, True)
+    )
+    room = share * (dense + feed + hybrid.ends_bytes)
+    attended = min(1.0, room / dense)
+    head = not law.head_on_host and room - dense >= hybrid.ends_bytes
+    neurons = max(0.0, room - dense - (hybrid.ends_bytes if head else 0.0)) / feed
+    sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
+    sooner = 1.0 / hybrid.host.read_bytes_per_s - 1.0 / hybrid.machine.device.memory_bytes_per_s
+    least = float(np.min(sync)) / (sooner * feed / layers) if sooner > 0.0 else 1.0  # of a layer's neurons
+    active, met = neurons_met(law, layers, min(1.0, neurons), min(1.0, least))
+    total, first = _neuron_ends(hybrid, rows, head=head), 0
     for kind, whole in _pairs(hybrid):
-        feed = [p for p in whole.pieces if isinstance(p, Product) and p.part == "feed"]
         weights = sum(p.n * p.k * p.count for p in whole.pieces if isinstance(p, Product))
-        rank = cpu_constant("neurons.predictor") * weights / hybrid.whole.hidden
+        rank = law.predictor * weights / hybrid.whole.hidden
         predictor = Product(name="predictor", n=rank, k=float(hybrid.whole.hidden))
-        rest = [p for p in kind.pieces if not (isinstance(p, Product) and p.part == "feed")]
-        device = device_s(hybrid, [*rest, predictor], rows)
-        inside = device_s(hybrid, [p for p in kind.pieces if isinstance(p, Product) and p.part == "feed"], rows)
-        inside = inside * fired * met
-        size = sum(p.n * p.k * p.count for p in feed) * fired * (1.0 - met)
-        assert hybrid.host is not None
-        host = np.asarray(
-            products_s(hybrid.host, size * hybrid.weight_bytes, 2.0 * size * rows.tokens, hybrid.habits.kernel)
-        )
-        sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
-        run = device + np.maximum(inside, host) + sync
-        total = total + parts(rows, device=device + inside, host=host, sync=sync, total=run).times(kind.count)
+        ahead, rest = device_s(hybrid, [predictor], rows), _side(kind, feed=False)
+        device = attended * device_s(hybrid, rest, rows) + ahead
+        away = (1.0 - attended) * host_s(hybrid, _side(whole, feed=False), rows) if attended < 1.0 else 0.0 * device
+        these = slice(first, first + whole.count)
+        fired = np.minimum(1.0, law.active * active[these, None] * rows.tokens)
+        inside = device_s(hybrid, _side(kind, feed=True), rows) * fired * met[these, None]
+        size = sum(p.n * p.k * p.count for p in _side(whole, feed=True) if isinstance(p, Product))
+        size = size * fired * (1.0 - met[these, None])
+        host = products_s(hybrid.host, size * weight, 2.0 * size * rows.tokens, hybrid.habits.kernel)
+        run = (device + away + sync) * whole.count + np.maximum(inside, host).sum(axis=0)
+        device_all, host_all = device * whole.count + inside.sum(axis=0), away * whole.count + host.sum(axis=0)
+        total = total + parts(rows, device=device_all, host=host_all, sync=sync * whole.count, total=run)
+        first += whole.count
     return total
+
+
+def _side(kind: LayerKind, *, feed: bool) -> list[Piece]:
+    """Products of a layer's feed-forward, or all else."""
+    return [p for p in kind.pieces if (isinstance(p, Product) and p.part == "feed") is feed]
+
+
+def _neuron_ends(hybrid: Hybrid, rows: Rows, *, head: bool) -> HybridParts:
+    """Embedding and head, which the processors compute where the device does not hold it."""
+    if head:
+        return _ends(hybrid, rows)
+    host = host_s(hybrid, hybrid.whole.head, rows)
+    return parts(rows, host=host, total=host)

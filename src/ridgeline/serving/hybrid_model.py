@@ -17,7 +17,7 @@ from ridgeline.cost.host import Processors, experts_touched
 from ridgeline.cost.machine import Machine
 from ridgeline.cost.served import ServedPrices
 from ridgeline.errors import NoPlanError, PlanError
-from ridgeline.facts.cpus import cpu_constant
+from ridgeline.facts.cpus import NeuronLaw, cpu_constant, neuron_law
 from ridgeline.facts.engines import EngineUse, engine_policy
 from ridgeline.facts.readings import reading
 from ridgeline.graph.model import Model
@@ -87,6 +87,15 @@ class Hybrid:
             return piece.n * piece.k * piece.count * self.weight_bytes
         return 0.0
 
+    @property
+    def neurons(self) -> NeuronLaw:
+        """How often the model's neurons fire, and what predicts it."""
+        law, placement = neuron_law(self.model.name), self.placement
+        if placement.hot_neurons is not None:  # of all layers' as many fewer as of such models
+            hot = placement.hot_neurons
+            law = replace(law, hot=hot, hot_model=hot * law.hot_model / law.hot)
+        return law if placement.active_neurons is None else replace(law, active=placement.active_neurons)
+
     @cached_property
     def latent_prices(self) -> ServedPrices | None:
         """The device's prices of attention to latent caches: by kernels that are as the engine's own."""
@@ -134,7 +143,7 @@ class Hybrid:
                     f" {bytes_text(part.memory_bytes)}: more devices or smaller weights"
                 )
         if placement.technique is OffloadMethod.NEURONS:
-            room -= cpu_constant("neurons.predictor") * pool
+            room -= self.neurons.predictor * pool
         return min(1.0, max(0.0, room / pool)) if pool > 0 else 1.0
 
     @property
@@ -151,7 +160,7 @@ class Hybrid:
         rest, experts = self._device_bytes(experts=False), self._device_bytes(experts=True)
         if technique in (OffloadMethod.COMPUTED, OffloadMethod.FETCHED):
             return rest + share * experts, (1.0 - share) * self.expert_bytes
-        beside = cpu_constant("neurons.predictor") * rest if technique is OffloadMethod.NEURONS else 0.0
+        beside = self.neurons.predictor * rest if technique is OffloadMethod.NEURONS else 0.0
         return share * (rest + experts) + beside, (1.0 - share) * self.total_bytes
 
     def cache_bytes(self, tokens: float) -> float:

@@ -1,15 +1,16 @@
 """Where the weights of a model lie that is larger than its devices, how often a use finds them, what engines do.
 
-Shape letters: E experts, k experts that a token takes.
+Shape letters: E experts, k experts that a token takes; L layers, B batches of neurons of a layer.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ import numpy as np
 from ridgeline.cost.host import Kernel
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts import store
-from ridgeline.facts.cpus import cpu_constant
+from ridgeline.facts.cpus import NeuronLaw, cpu_constant
+from ridgeline.programs import Draft
+
+NEURON_BATCHES = 64  # of a layer, placed together
 
 
 class OffloadMethod(Enum):
@@ -50,7 +54,9 @@ class HostPlacement:
     weights that are streamed may come from there (`from_disk`). `layerwise` says that long prompts run on the device,
     one layer's weights copied at a time. `read_bytes_per_s` is the sequential rate of the storage where it is stated,
     `disk_share` [1] what of the streamed weights lies there; `cache_on_host` where the cache lies, None as it fits.
-    `network` is what a message between hosts that are ranks waits [s], and the rate of one's link [byte/s].
+    Of neurons `hot_neurons` of a layer make up 80 % of its activations and a token uses `active_neurons` of them [1],
+    None as of such models. `network` is what a message between hosts that are ranks waits [s], and the rate of one's
+    link [byte/s].
     """
 
     technique: OffloadMethod
@@ -65,6 +71,8 @@ class HostPlacement:
     disk_share: float = 1.0
     cache_on_host: bool | None = None
     network: tuple[float, float] = (0.0, 1.0)
+    hot_neurons: float | None = None
+    active_neurons: float | None = None
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0.0 <= self.share <= 1.0:
@@ -112,6 +120,59 @@ def _characteristic(uses: np.ndarray, held: float) -> float:
         else:
             high = middle
     return 0.5 * (low + high)
+
+
+def placed_neurons(uses: np.ndarray, room: int, least: int) -> np.ndarray:
+    """Batches of each layer on the device, (L,) [1]: the most uses (L, B) met in `room` batches, proven best.
+
+    maximise  sum a_lb u_lb,   sum a <= room,   least y_l <= sum_b a_lb,   a_lb <= y_l,   y whole
+
+    A layer has none there, or `least` and more, from which sending its sums is worth it. Batches fill in the order of
+    their uses, so that for given y the program is solved by whole numbers, and only y need be. Source: PowerInfer,
+    section 6.3, and powerinfer-py/powerinfer/solver.py.
+
+    >>> placed_neurons(np.array([[5.0, 1.0], [4.0, 3.0]]), 3, 2).tolist()  # 7 of the second layer; 5 is less than 2
+    [0.0, 2.0]
+    """
+    layers, batches = uses.shape
+    draft = Draft()
+    there = draft.variable((layers, batches), cost=-uses, high=1.0)
+    any_ = draft.variable(layers, high=1.0, whole=True)
+    draft.row((there.ravel(), np.ones(there.size)), high=float(room))
+    for layer in range(layers):
+        draft.row((there[layer], np.ones(batches)), (any_[layer], -float(least)), low=0.0)
+        draft.row((there[layer], np.ones(batches)), (any_[layer], -float(batches)), high=0.0)
+    found = draft.solve(time_limit_s=30.0)
+    assert found is not None, "nothing on the device satisfies the rows"
+    return np.asarray(np.round(found.values[there].sum(axis=1)))
+
+
+@lru_cache(maxsize=256)
+def neurons_met(law: NeuronLaw, layers: int, share: float, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Activations of each layer over the mean layer's, and the share of them that meets the device, (L,) [1].
+
+    The device has room for `share` of all neurons, in `NEURON_BATCHES` batches a layer, and a layer none or `least` of
+    its own. Within a block a share x of the neurons makes up x^p of its activations, 0.8 at `hot`; later layers fire
+    more, by a factor e^(k l) that makes `hot_model` of all neurons 80 % of all activations.
+    """
+    within = np.diff(np.linspace(0.0, 1.0, NEURON_BATCHES + 1) ** (math.log(0.8) / math.log(law.hot)))
+
+    def activity(slope: float) -> np.ndarray:
+        found = np.exp(slope * (np.arange(layers) + 0.5) / layers)
+        return np.asarray(found / found.mean())
+
+    def hot(slope: float) -> float:
+        falling = np.sort(np.outer(activity(slope), within).ravel())[::-1]
+        return float(np.searchsorted(np.cumsum(falling), 0.8 * layers) / falling.size)
+
+    low, high = 0.0, 20.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if hot(middle) > law.hot_model else (low, middle)
+    active = activity(low)
+    uses = np.outer(active, within)
+    count = placed_neurons(uses, int(share * uses.size), math.ceil(least * NEURON_BATCHES)).astype(int)
+    return active, np.concatenate([[0.0], np.cumsum(within)])[count]
 
 
 @dataclass(frozen=True, kw_only=True)
