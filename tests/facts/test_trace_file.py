@@ -285,7 +285,7 @@ def test_any_bytes_are_answered_or_refused(raw: bytes) -> None:
 
 
 def test_shipped_files_are_as_their_table_says() -> None:
-    assert trace_names() == ("azure-conv", "azure-code", "mooncake")
+    assert trace_names() == ("azure-conv", "azure-code", "mooncake", "nexus-mixed")
     for name in trace_names():
         trace, entry = shipped_trace(name), shipped()[name]
         assert len(trace.arrival_s) == trace.rows == entry.rows
@@ -302,6 +302,7 @@ def test_shipped_files_are_as_their_table_says() -> None:
         ("azure-conv", 22_361_870, 4_088_665, 3501.721937, 0),
         ("azure-code", 18_059_974, 245_896, 3435.948056, 0),
         ("mooncake", 144_793_823, 4_122_048, 3537.0, 288_500),
+        ("nexus-mixed", 5_283_178, 254_487, 2057.485, 0),
     ],
 )
 def test_sums_of_shipped_traces_are_pinned(name: str, prompts: int, outputs: int, last_s: float, blocks: int) -> None:

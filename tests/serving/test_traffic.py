@@ -166,7 +166,7 @@ def test_parts_keep_every_request_whole(data: st.DataObject) -> None:
 
 
 def test_names_and_paths(tmp_path: Path) -> None:
-    assert traffic_names() == ("azure-conv", "azure-code", "mooncake", "servegen", "tree-search")
+    assert traffic_names() == ("azure-conv", "azure-code", "mooncake", "nexus-mixed", "servegen", "tree-search")
     assert named_traffic("Azure_Conv").requests == 19_366
     assert named_traffic("mooncake").prefix_block_tokens == 512
     path = tmp_path / "mine"

@@ -23,7 +23,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.report.offloaded import OffloadReport, Spent
 from ridgeline.seams.serving import HostExperts, instance_devices, of
 from ridgeline.serving.engine import formats_of
-from ridgeline.serving.hybrid import decode, prefill, rank_blocks
+from ridgeline.serving.hybrid import decode, neuron_room, prefill, rank_blocks
 from ridgeline.serving.hybrid_model import Hybrid
 from ridgeline.serving.hybrid_placement import DeviceOrder, HostPlacement, OffloadMethod, habits_of, offload_program
 from ridgeline.serving.hybrid_sides import HybridParts, Rows, band
@@ -103,6 +103,9 @@ def offloaded(
         said += ["values of 16 bits; a disk that is written as fast as it is read"]
     else:
         share, where = hybrid.share(float(batch * (prompt_tokens + output_tokens))), ""
+        if technique is OffloadMethod.NEURONS:
+            attended, _, neurons = neuron_room(hybrid, share)
+            where = f"{attended:.0%} of attention and {neurons:.0%} of the neurons on devices, by an integer program"
         _check_dram(hybrid, asked, cluster, hybrid.held_bytes(share)[1])
         first = _spent(prefill(hybrid, batch, prompt_tokens), host, prompt=True)
         step = _spent(decode(hybrid, batch, prompt_tokens + output_tokens / 2.0), host)

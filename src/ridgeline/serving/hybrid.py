@@ -324,30 +324,39 @@ def _with_disk(hybrid: Hybrid, rows: Rows, share: float, total: HybridParts) -> 
     return total + parts(rows, disk=seconds, total=beside)
 
 
-def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
-    """Hot neurons on the device, the others on the processors side by side; only neurons that fire are read.
+def neuron_room(hybrid: Hybrid, share: float) -> tuple[float, bool, float]:
+    """Of weights of which devices hold a share: that of attention there, whether the head is, and that of neurons [1].
 
-    What the device has room for is attention, then the head, then neurons as PowerInfer's program places them; of
-    attention that it does not hold the processors compute the last layers.
-    Before each layer's feed-forward the device computes a predictor of the neurons that fire.
-    Source: SJTU-IPADS/PowerInfer, llama.cpp: buffered_tensor_allocator::flush, get_offloading_level.
+    PowerInfer's loader fills a device with attention, then the head, then neurons; logits that a program takes from
+    the embedding are the host's. Source: SJTU-IPADS/PowerInfer, llama.cpp: buffered_tensor_allocator::flush.
     """
-    assert hybrid.host is not None
-    assert hybrid.machine is not None
-    law, weight = hybrid.neurons, hybrid.weight_bytes
-    layers = sum(whole.count for whole in hybrid.whole.kinds)
     dense, feed = (
         sum(kind.count * hybrid.held_bytes_of(_side(kind, feed=one)) for kind in hybrid.whole.kinds)
         for one in (False, True)
     )
     room = share * (dense + feed + hybrid.ends_bytes)
-    attended = min(1.0, room / dense)
-    head = not law.head_on_host and room - dense >= hybrid.ends_bytes
+    head = not hybrid.neurons.head_on_host and room - dense >= hybrid.ends_bytes
     neurons = max(0.0, room - dense - (hybrid.ends_bytes if head else 0.0)) / feed
+    return min(1.0, room / dense), head, min(1.0, neurons)
+
+
+def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
+    """Hot neurons on the device, the others on the processors side by side; only neurons that fire are read.
+
+    Neurons lie as PowerInfer's program places them in the room that attention and head leave; of attention that the
+    device does not hold the processors compute the last layers. Before each layer's feed-forward the device computes a
+    predictor of the neurons that fire.
+    """
+    assert hybrid.host is not None
+    assert hybrid.machine is not None
+    law, weight = hybrid.neurons, hybrid.weight_bytes
+    layers = sum(whole.count for whole in hybrid.whole.kinds)
+    attended, head, neurons = neuron_room(hybrid, share)
+    feed = sum(kind.count * hybrid.held_bytes_of(_side(kind, feed=True)) for kind in hybrid.whole.kinds)
     sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
     sooner = 1.0 / hybrid.host.read_bytes_per_s - 1.0 / hybrid.machine.device.memory_bytes_per_s
     least = float(np.min(sync)) / (sooner * feed / layers) if sooner > 0.0 else 1.0  # of a layer's neurons
-    active, met = neurons_met(law, layers, min(1.0, neurons), min(1.0, least))
+    active, met = neurons_met(law, layers, neurons, min(1.0, least))
     total, first = _neuron_ends(hybrid, rows, head=head), 0
     for kind, whole in _pairs(hybrid):
         weights = sum(p.n * p.k * p.count for p in whole.pieces if isinstance(p, Product))
