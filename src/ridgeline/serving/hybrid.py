@@ -368,9 +368,9 @@ def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
         these = slice(first, first + whole.count)
         fired = np.minimum(1.0, law.active * active[these, None] * rows.tokens)
         inside = device_s(hybrid, _side(kind, feed=True), rows) * fired * met[these, None]
-        size = sum(p.n * p.k * p.count for p in _side(whole, feed=True) if isinstance(p, Product))
-        size = size * fired * (1.0 - met[these, None])
-        host = products_s(hybrid.host, size * weight, 2.0 * size * rows.tokens, hybrid.habits.kernel)
+        each = sum(p.n * p.k * p.count for p in _side(whole, feed=True) if isinstance(p, Product))
+        size = each * fired * (1.0 - met[these, None])
+        host = np.asarray(products_s(hybrid.host, size * weight, 2.0 * size * rows.tokens, hybrid.habits.kernel))
         run = (device + away + sync) * whole.count + np.maximum(inside, host).sum(axis=0)
         device_all, host_all = device * whole.count + inside.sum(axis=0), away * whole.count + host.sum(axis=0)
         total = total + parts(rows, device=device_all, host=host_all, sync=sync * whole.count, total=run)
