@@ -21,12 +21,15 @@ from ridgeline.report.blocks import Block, Line, Table
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import BATCH_FIELDS
 from ridgeline.seams.serving import expert_devices
+from ridgeline.units import time_text
 
 if TYPE_CHECKING:
     from ridgeline.cost.machine import Machine
     from ridgeline.facts.records import Cluster
+    from ridgeline.facts.shared_devices import ApplicationTable, PartTable, SharedDevice
     from ridgeline.predict.serving import Operation
     from ridgeline.report.serving import ServingReport
+    from ridgeline.serving.shared_device import Application
     from ridgeline.serving.traffic.traffic import Traffic
 
 
@@ -58,6 +61,75 @@ def simulate_pool(given: SimpleNamespace) -> Answer:
         return [Line(text=many), Table(columns=columns, rows=tuple(rows))]
 
     return Answer(lambda: {"rows": [asdict(one) for one in found]}, shown, value=found)
+
+
+def simulate_shared(given: SimpleNamespace) -> Answer:
+    """Prints what each application on a device gets under each rule; with `--technique` under one."""
+    from ridgeline.facts.shared_devices import shared_device
+    from ridgeline.seams.device_turns import DEVICE_TURNS, DeviceTurns
+    from ridgeline.seams.registry import names, technique
+    from ridgeline.serving.nano import shares
+    from ridgeline.serving.shared_device import run_shared
+
+    said = {name: value for name, value in given.words.items() if value is not None and name != "technique"}
+    if given.on is not None or given.find is not None or said:
+        wrong = next(iter(said), "on" if given.on is not None else "find").replace("_", "-")
+        raise InputError("says nothing of applications on one device; leave it out", field=f"--{wrong}")
+    asked = given.words.get("technique")
+    applications = [_application(one, shared_device(given.subject)) for one in shared_device(given.subject).application]
+    rules = [technique(DEVICE_TURNS, text) for text in ([asked] if asked else names(DEVICE_TURNS))]
+    found = [
+        one for rule in rules if isinstance(rule, DeviceTurns) for one in run_shared(applications, rule, shares()[0])
+    ]
+
+    def shown() -> list[Block]:
+        rows = [
+            (one.rule, one.application, f"{one.attained_share:.0%}", time_text(one.latency_s), f"{one.slowdown:.2f}x",
+             "-" if one.normalized is None else f"{one.normalized:.2f}", time_text(one.end_s))
+            for one in found
+        ]  # fmt: skip
+        columns = ("rule", "application", "in objective", "latency", "over alone", "over objective", "ends")
+        return [Table(columns=columns, rows=tuple(rows))]
+
+    ends = {one.rule: {"rule": one.rule, "end_s": max(each.end_s for each in found if each.rule == one.rule)}
+            for one in found}  # fmt: skip
+    return Answer(
+        lambda: {"rows": [asdict(one) for one in found], "rules": list(ends.values())}, shown, value=found
+    )
+
+
+def _application(one: ApplicationTable, all_of: SharedDevice) -> Application:
+    """An application with the times of its parts."""
+    from ridgeline.serving.shared_device import Application, Part
+
+    order = [each.name for each in all_of.application]
+    parts = tuple(
+        Part(
+            seconds=_part_s(part), times=part.times, kernels=part.kernels, memory=part.memory,
+            objective_s=math.inf if part.objective is None else part.objective,
+        )
+        for part in one.part
+    )  # fmt: skip
+    return Application(
+        name=one.name, requests=one.requests, parts=parts, every_s=one.every,
+        after=tuple(order.index(name) for name in one.after),
+        objective_s=math.inf if one.objective is None else one.objective,
+    )  # fmt: skip
+
+
+def _part_s(part: PartTable) -> float:
+    """Time of a part [s]: as it is said, or of a command's answer."""
+    from ridgeline.api.claiming import asked
+    from ridgeline.claims.verdicts import value_at
+
+    if part.seconds is not None:
+        return part.seconds
+    answer = asked(part.command, {})
+    try:
+        return value_at(answer, part.value).mid
+    except (ValueError, KeyError) as error:
+        why = answer.get("error", str(error))
+        raise InputError(f"'{part.command[:80]}' has no answer at {part.value}: {why}", field="command") from None
 
 
 MEASURED = "measured"  # rates that others measured, the best that may answer
@@ -121,9 +193,11 @@ def fronts_of(asked: ServingScenario) -> Any:
 def simulate(given: SimpleNamespace) -> Answer:
     """Prints what a deployment does under traffic; raises NoPlanError when it will not start.
 
-    Where the subject is a pool of jobs, what each rule of assignment makes of it.
+    Where the subject is a pool of jobs, what each rule of assignment makes of it; where it is applications on one
+    device, what each gets under each rule of sharing.
     """
     from ridgeline.facts.job_pools import is_pool
+    from ridgeline.facts.shared_devices import is_shared_device
 
     if is_pool(given.subject):
         if given.find is not None:
@@ -131,6 +205,8 @@ def simulate(given: SimpleNamespace) -> Answer:
                 "is a question about a deployment, and this is a pool of jobs; leave it out", field="--find"
             )
         return simulate_pool(given)
+    if is_shared_device(given.subject):
+        return simulate_shared(given)
     take_machine_words(given)
     asked = with_placement(deployed_scenario_of(given.subject, given.on, given.words))
     refuse_offload(asked)

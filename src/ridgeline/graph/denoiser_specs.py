@@ -36,6 +36,7 @@ class Denoiser:
     """
 
     joint: int = 0
+    dual: int = 0  # of the joint layers those whose patches also attend among themselves
     single: int = 0
     together: int = 0
     cross: int = 0

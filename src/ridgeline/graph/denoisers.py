@@ -63,7 +63,8 @@ def guided(name: str) -> bool:
 
 def _layers(spec: Denoiser, tokens: int, frames: int) -> list[Block]:
     made: dict[str, tuple[int, Callable[[], list[Op]]]] = {
-        "joint": (spec.joint, partial(_joint, spec, tokens)),
+        "joint-dual": (spec.dual, lambda: [*_joint(spec, tokens, dual=True), *_alone(spec, tokens)]),
+        "joint": (spec.joint - spec.dual, partial(_joint, spec, tokens)),
         "single": (spec.single, partial(_single, spec, tokens)),
         "together": (spec.together - spec.faced, partial(_together, spec, tokens)),
         "faced": (spec.faced, lambda: [*_together(spec, tokens), *_faced(spec, tokens)]),
@@ -118,13 +119,25 @@ def _feed(name: str, spec: Denoiser, tokens: int) -> list[Op]:
     ]
 
 
-def _joint(spec: Denoiser, tokens: int, *, last: bool = False) -> list[Op]:
+def _alone(spec: Denoiser, tokens: int) -> list[Op]:
+    """Patches attend among themselves as well; their scales and shifts are made with those of the joint part."""
+    return [
+        product("alone_qkv", spec.hidden, 3 * spec.hidden, tokens),
+        _packed("alone_pack", spec, tokens, params=2 * (spec.hidden // spec.heads)),
+        _core("alone_attention", spec, tokens, tokens),
+        product("alone_out", spec.hidden, spec.hidden, tokens),
+        _merged("alone_add", spec, tokens),
+    ]
+
+
+def _joint(spec: Denoiser, tokens: int, *, last: bool = False, dual: bool = False) -> list[Op]:
     ops: list[Op] = []
-    norms = 2 * (spec.hidden // spec.heads) if spec.single else 0  # FLUX norms queries and keys by head
+    normed = spec.single or spec.dual  # FLUX and SD3.5 norm queries and keys by head
+    norms = 2 * (spec.hidden // spec.heads) if normed else 0
     streams = (("image", tokens, False), ("words", spec.words, last))
     for name, count, ends in streams:
         ops += [
-            _modulation(f"{name}_modulation", spec, 2 if ends else 6),
+            _modulation(f"{name}_modulation", spec, 2 if ends else 6 + 3 * (dual and name == "image")),
             _shaped(f"{name}_norm1", spec, count),
             product(f"{name}_qkv", spec.hidden, 3 * spec.hidden, count),
             _packed(f"{name}_pack", spec, count, params=norms),

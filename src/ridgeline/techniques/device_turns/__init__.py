@@ -1,0 +1,1 @@
+"""How applications that run at one time on one device share it."""
