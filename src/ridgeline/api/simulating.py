@@ -91,11 +91,18 @@ def simulate_shared(given: SimpleNamespace) -> Answer:
         columns = ("rule", "application", "in objective", "latency", "over alone", "over objective", "ends")
         return [Table(columns=columns, rows=tuple(rows))]
 
-    ends = {one.rule: {"rule": one.rule, "end_s": max(each.end_s for each in found if each.rule == one.rule)}
-            for one in found}  # fmt: skip
-    return Answer(
-        lambda: {"rows": [asdict(one) for one in found], "rules": list(ends.values())}, shown, value=found
-    )
+    def as_dict() -> dict[str, Any]:
+        by_rule = {
+            rule: [one for one in found if one.rule == rule] for rule in dict.fromkeys(one.rule for one in found)
+        }
+        rules = [
+            {"rule": rule, "end_s": max(one.end_s for one in each),
+             "least_attained_share": min(one.attained_share for one in each)}
+            for rule, each in by_rule.items()
+        ]  # fmt: skip
+        return {"rows": [asdict(one) for one in found], "rules": rules}
+
+    return Answer(as_dict, shown, value=found)
 
 
 def _application(one: ApplicationTable, all_of: SharedDevice) -> Application:
@@ -124,6 +131,8 @@ def _part_s(part: PartTable) -> float:
 
     if part.seconds is not None:
         return part.seconds
+    if part.command.split()[0] not in ("predict", "op"):
+        raise InputError(f"'{part.command[:80]}' is neither predict nor op; write one of them", field="command")
     answer = asked(part.command, {})
     try:
         return value_at(answer, part.value).mid

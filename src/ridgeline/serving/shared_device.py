@@ -94,9 +94,7 @@ class _Run:
         """When the part must end [s]: by its own objective, or by the request's less the parts that follow."""
         one, later = self.given.parts[self.part], self.given.parts[self.part + 1 :]
         rest_s = sum(each.seconds * each.times for each in later)
-        return min(
-            self.part_began_s + one.objective_s * one.times, self.arrived_s + self.given.objective_s - rest_s
-        )
+        return min(self.part_began_s + one.objective_s * one.times, self.arrived_s + self.given.objective_s - rest_s)
 
     def end_part(self, now_s: float) -> None:
         """Ends a part, and with the last one the request."""

@@ -52,17 +52,15 @@ class EqualPartitions(DeviceTurns):
         share = 1.0 / applications
         alone = [min(1.0, share / memory_sms) if each.memory else share for each in running]
         asked = sum(speed for speed, each in zip(alone, running, strict=True) if each.memory)
-        return [
-            speed / max(asked, 1.0) if each.memory else speed for speed, each in zip(alone, running, strict=True)
-        ]
+        return [speed / max(asked, 1.0) if each.memory else speed for speed, each in zip(alone, running, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadlineTurns(DeviceTurns):
     """The application whose objective ends first has the device; it yields between two kernels.
 
-    On one device no order keeps all objectives where the order of deadlines does not, if kernels are short. Applications
-    must tell the scheduler their objectives. Without an objective they come last.
+    On one device no order keeps all objectives where the order of deadlines does not, if kernels are short.
+    Applications must tell the scheduler their objectives; those without one come last.
     """
 
     key: ClassVar[str] = "deadline-turns"
