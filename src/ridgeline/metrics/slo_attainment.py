@@ -17,9 +17,9 @@ class SloAttainment(Metric):
     """Share of an application's requests that keep all of their objectives, and how near they come to them.
 
     ConsumerBench's metrics of the tables that it writes, a row a request: a request is in its objectives where each
-    time with an objective is at most that; a normalized latency is the mean over requests of a time over its objective. Of
-    several applications, one table each, the least share tells how fair their sharing of a device is. A row without a
-    number is a request that did not end, and is late.
+    time with an objective is at most that; a normalized latency is the mean over requests of a time over its objective.
+    Of several applications, one table each, the least share tells how fair their sharing of a device is. A row without
+    a number is a request that did not end, and is late.
     """
 
     key: ClassVar[str] = "slo-attainment"
