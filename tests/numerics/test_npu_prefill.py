@@ -86,7 +86,9 @@ def test_chunks_of_a_model() -> None:
 def test_longer_prompts_wait_for_attention_of_earlier_chunks() -> None:
     tasks = NpuPrefill(model="qwen1.5-0.5b", prompt=512, chunk=256).tasks()
     per_chunk = len(tasks) // 2
-    second = next(each for each in tasks[per_chunk:] if len(each.after) > 2 or min(each.after, default=9**9) < per_chunk)
+    second = next(
+        each for each in tasks[per_chunk:] if len(each.after) > 2 or min(each.after, default=9**9) < per_chunk
+    )
     assert min(second.after) < per_chunk
 
 

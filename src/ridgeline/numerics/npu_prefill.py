@@ -69,12 +69,14 @@ def schedule(tasks: Sequence[Subgraph], way: str) -> float:
                 queue.remove(chosen)
                 busy[processor] = True
                 heappush(ending, (now_s + tasks[chosen].seconds, chosen))
-        now_s, ended = heappop(ending)
-        busy[tasks[ended].processor] = False
-        for one in followers[ended]:
-            missing[one] -= 1
-            if not missing[one]:
-                ready_s[one] = now_s
+        now_s = ending[0][0]
+        while ending and ending[0][0] == now_s:
+            _, ended = heappop(ending)
+            busy[tasks[ended].processor] = False
+            for follower in followers[ended]:
+                missing[follower] -= 1
+                if not missing[follower]:
+                    ready_s[follower] = now_s
     return now_s
 
 
@@ -91,11 +93,11 @@ class NpuPrefill(ArrayAlgorithm):
     """Products of a prompt run on a phone's NPU in 8 bits, the rest on its CPU, chunk after chunk and out of order.
 
     The NPU's graphs have one shape, so a prompt is cut into chunks, the last one padded. Each product is a subgraph of
-    the NPU; what lies between two products (norms, attention, activations) is one of the CPU. Attention of a chunk waits
-    for keys and values of all before it. An NPU multiplies with one scale a tensor, so the `outliers` are multiplied in
-    float on the CPU at the same time, in the `shadowed` share of layers that need it. Measured: tokens a second and
-    joules where the processors take subgraphs in order, as they get ready, or by what lets the other one begin; the
-    bound of any order, and the CPU alone. Checked: every order of small graphs.
+    the NPU; what lies between two products (norms, attention, activations) is one of the CPU. Attention of a chunk
+    waits for keys and values of all before it. An NPU multiplies with one scale a tensor, so the `outliers` are
+    multiplied in float on the CPU at the same time, in the `shadowed` share of layers that need it. Measured: tokens a
+    second and joules where the processors take subgraphs in order, as they get ready, or by what lets the other one
+    begin; the bound of any order, and the CPU alone. Checked: every order of small graphs.
 
     Rates are those of a Snapdragon 8 Gen 3. The CPU's in float are of `ridgeline catalog processors`. In 8 bits the NPU
     takes 0.9 ms for a product of which the CPU takes 4.2 ms (its authors), and of llama.cpp's prompts `predict` makes
@@ -146,7 +148,13 @@ class NpuPrefill(ArrayAlgorithm):
         return found
 
     def _put(
-        self, found: list[Subgraph], group: Sequence[Op], last: tuple[int, ...], keys: list[int], number: int, shadow: bool
+        self,
+        found: list[Subgraph],
+        group: Sequence[Op],
+        last: tuple[int, ...],
+        keys: list[int],
+        number: int,
+        shadow: bool,
     ) -> tuple[int, ...]:
         """Adds one product, with its outliers beside it, or what lies between two; what the next comes after."""
         first, place = group[0], len(found)
