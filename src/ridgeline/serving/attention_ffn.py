@@ -32,7 +32,7 @@ from ridgeline.seams.serving import (
     instance_devices,
     of,
 )
-from ridgeline.serving.clock import Lines, Times, by_tokens, group_s, head_s, padded, token_s
+from ridgeline.serving.clock import Lines, Times, at_tokens, group_s, head_s, padded, read, token_s
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Array, Record
 from ridgeline.units import bytes_text
@@ -177,7 +177,7 @@ def _micro(rule: Record, tokens: float) -> float:
 
 @clocked
 def _send_s(times: Times, rule: Record, tokens: float) -> float:
-    return by_tokens(times, rule, rule.send, tokens)
+    return read(times, rule.send, at_tokens(times, rule, tokens))
 
 
 @clocked

@@ -19,6 +19,7 @@ Times = Array  # tables of all kinds of instances end to end [s]; a rule says wh
 BINS = 640  # of the histogram of inter-token latencies
 LINES, NO = 4, -np.inf  # an iteration that decodes takes the most of so many lines over attention's time; no line
 Lines = tuple[float, float, float, float, float, float, float, float, float]  # the least, then constants and factors
+Place = tuple[int, float]  # in a grid: the point below [1], and the share of the way to the next [1]
 Batch = tuple[float, float, float]  # sequences of the busiest rank, of one scheduler, mean context [1, 1, token]
 BIN_LOW_S, BINS_A_FACTOR = 1e-5, 40.0  # 40 bins in each factor of e: 2.5 % wide
 
@@ -37,67 +38,83 @@ def below(times: Times, grid: int, size: int, at: float) -> int:
 
 
 @clocked
-def between(times: Times, grid: int, size: int, table: int, at: float) -> float:
-    """A table read at one point: linear between grid points and beyond the last, constant below the first."""
+def place_of(times: Times, grid: int, size: int, at: float) -> Place:
+    """Where a point lies in a grid: the last grid point that is not beyond it, and the share of the way to the next.
+
+    Beyond the last point it goes on, below the first it stays there.
+    """
     if at <= times[grid] or size == 1:
-        return float(times[table])
+        return 0, 0.0
     place = below(times, grid, size, at)
     start, end = times[grid + place], times[grid + place + 1]
-    low, high = times[table + place], times[table + place + 1]
-    return float(low + (at - start) / (end - start) * (high - low))
+    return place, float((at - start) / (end - start))
 
 
 @clocked
-def between_two(
-    times: Times, rows: int, row_count: int, columns: int, column_count: int, table: int, row: float, column: float
-) -> float:
-    """A table of two sizes read at one point, linear in each."""
-    if row <= times[rows] or row_count == 1:
-        return float(between(times, columns, column_count, table, column))
-    place = below(times, rows, row_count, row)
-    share = (row - times[rows + place]) / (times[rows + place + 1] - times[rows + place])
-    table += place * column_count
-    low = between(times, columns, column_count, table, column)
-    return float(low + share * (between(times, columns, column_count, table + column_count, column) - low))
+def read(times: Times, table: int, at: Place) -> float:
+    """A table at a place of its grid, linear between grid points."""
+    place, share = at
+    low = times[table + place]
+    if share > 0.0:
+        low += share * (times[table + place + 1] - low)
+    return float(low)
 
 
 @clocked
-def by_tokens(times: Times, rule: Record, table: int, tokens: float) -> float:
-    """A table over the tokens of one attention rank, read at one point [s]."""
-    return between(times, rule.tokens, rule.tokens_size, table, tokens)
+def read_two(times: Times, table: int, columns: int, row: Place, column: Place) -> float:
+    """A table of rows of so many `columns` at a place of each of its grids, linear in each."""
+    place, share = row
+    table += place * columns
+    low = read(times, table, column)
+    if share > 0.0:
+        low += share * (read(times, table + columns, column) - low)
+    return low
 
 
 @clocked
-def by_sequences(times: Times, rule: Record, table: int, sequences: float) -> float:
-    """A table over sequences, read at one point [s]."""
-    return between(times, rule.sequences, rule.sequences_size, table, sequences)
+def at_tokens(times: Times, rule: Record, tokens: float) -> Place:
+    """Where tokens of one attention rank lie in the tables over them."""
+    return place_of(times, rule.tokens, rule.tokens_size, tokens)
+
+
+@clocked
+def at_sequences(times: Times, rule: Record, sequences: float) -> Place:
+    """Where sequences lie in the tables over them."""
+    return place_of(times, rule.sequences, rule.sequences_size, sequences)
+
+
+@clocked
+def chunk_s(times: Times, rule: Record, tokens: float, before: float) -> float:
+    """Attention of one chunk of a prompt after what is cached before it [s]."""
+    row = place_of(times, rule.chunks, rule.chunks_size, tokens)
+    column = place_of(times, rule.pasts, rule.pasts_size, before)
+    return read_two(times, rule.first, rule.pasts_size, row, column)
 
 
 @clocked
 def token_s(times: Times, rule: Record, tokens: float) -> float:
     """What the tokens of one attention rank take outside attention [s]."""
-    return by_tokens(times, rule, rule.lane, tokens)
+    return read(times, rule.lane, at_tokens(times, rule, tokens))
 
 
 @clocked
 def group_s(times: Times, rule: Record, tokens: float, prompts: bool) -> float:
     """What the experts take when each attention rank brings `tokens`, in a step or in an iteration with prompts [s]."""
-    return by_tokens(times, rule, rule.group + (rule.tokens_size if prompts else 0), tokens)
+    return read(times, rule.group + (rule.tokens_size if prompts else 0), at_tokens(times, rule, tokens))
 
 
 @clocked
 def head_s(times: Times, rule: Record, sequences: float) -> float:
     """What sampling so many sequences takes [s]."""
-    return by_sequences(times, rule, rule.head, sequences)
+    return read(times, rule.head, at_sequences(times, rule, sequences))
 
 
 @clocked
 def decode_s(times: Times, rule: Record, sequences: float, context: float, cut: bool) -> float:
     """Attention of decoding sequences over their mean context in one iteration, or in both its halves [s]."""
     table = rule.nano_decode if cut else rule.decode
-    return between_two(
-        times, rule.sequences, rule.sequences_size, rule.contexts, rule.contexts_size, table, sequences, context
-    )
+    column = place_of(times, rule.contexts, rule.contexts_size, context)
+    return read_two(times, table, rule.contexts_size, at_sequences(times, rule, sequences), column)
 
 
 @clocked
@@ -144,10 +161,9 @@ def hosted(rule: Record, device_s: float, sequences: float) -> float:
 
 
 @clocked
-def with_group(times: Times, rule: Record, table: int, tokens: float, shared: float, prompts: bool) -> float:
+def with_group(times: Times, rule: Record, table: int, tokens: Place, shared: Place, prompts: bool) -> float:
     """What `tokens` of one rank take, and the experts when each rank brings `shared`: rows of one table [s]."""
-    group = table + rule.tokens_size * (2 if prompts else 1)
-    return by_tokens(times, rule, table, tokens) + by_tokens(times, rule, group, shared)
+    return read(times, table, tokens) + read(times, table + rule.tokens_size * (2 if prompts else 1), shared)
 
 
 @clocked
@@ -155,13 +171,13 @@ def nano_parts(
     times: Times, rule: Record, tokens: float, shared: float, sampled: float, prompts: bool
 ) -> tuple[float, float, float]:
     """What both halves of an iteration take outside attention, that waits for compute, memory and links [s]."""
-    compute, memory = rule.nano_head_compute, rule.nano_head_memory
+    one = at_tokens(times, rule, tokens)
+    all_ranks = at_tokens(times, rule, shared) if shared != tokens else one
+    head = at_sequences(times, rule, sampled)
     return (
-        with_group(times, rule, rule.nano_compute, tokens, shared, prompts)
-        + by_sequences(times, rule, compute, sampled),
-        with_group(times, rule, rule.nano_memory, tokens, shared, prompts) + by_sequences(times, rule, memory, sampled),
-        with_group(times, rule, rule.nano_network, tokens, shared, prompts)
-        + by_sequences(times, rule, rule.nano_head_network, sampled),
+        with_group(times, rule, rule.nano_compute, one, all_ranks, prompts) + read(times, rule.nano_head_compute, head),
+        with_group(times, rule, rule.nano_memory, one, all_ranks, prompts) + read(times, rule.nano_head_memory, head),
+        with_group(times, rule, rule.nano_network, one, all_ranks, prompts) + read(times, rule.nano_head_network, head),
     )
 
 
@@ -200,12 +216,12 @@ def decode_lines(times: Times, rule: Record, busiest: float, mean: float, filled
     batch = captured if captured > 0.0 else busiest
     tokens = batch * (1.0 + rule.drafted)
     shared = max(mean, 1.0) * (1.0 + rule.drafted) * (batch / max(busiest, 1.0))
-    seconds = token_s(times, rule, tokens) + group_s(times, rule, shared, False) + head_s(times, rule, batch)
     drafts = rule.draft_share * last_stage(rule, filled)
     factor = (rule.balance if filled else 1.0) + drafts
     sends = rule.hops * (rule.send_start_s + rule.send_s * tokens)
     least = max(float(away_s), 0.0 if captured > 0.0 else float(rule.eager_s))
     if not in_two(rule, shared):
+        seconds = token_s(times, rule, tokens) + group_s(times, rule, shared, False) + head_s(times, rule, batch)
         away = float(away_s + seconds * drafts) if away_s > 0.0 and drafts > 0.0 else NO
         return (least, float(seconds * factor + sends), float(factor), away, float(drafts), NO, 0.0, NO, 0.0)
     compute, memory, network = nano_parts(times, rule, tokens, shared, batch, False)
@@ -233,13 +249,12 @@ def chunks_s(times: Times, rule: Record, chunks: NDArray[np.int64], count: int) 
     """Attention of the chunks of prompts in one iteration: one alone, or many that fill the device together [s]."""
     least = longest_prompt(rule, chunks, count)
     together, longest = 0.0, 0.0
-    rows, row_count, columns, column_count = rule.chunks, rule.chunks_size, rule.pasts, rule.pasts_size
     for index in range(count):
-        tokens, before = float(max(chunks[index, 1], least)), float(chunks[index, 2])
-        alone = between_two(times, rows, row_count, columns, column_count, rule.first, tokens, before)
-        longest = max(longest, alone)
+        row = place_of(times, rule.chunks, rule.chunks_size, float(max(chunks[index, 1], least)))
+        column = place_of(times, rule.pasts, rule.pasts_size, float(chunks[index, 2]))
+        longest = max(longest, read_two(times, rule.first, rule.pasts_size, row, column))
         if count > 1:
-            together += between_two(times, rows, row_count, columns, column_count, rule.each, tokens, before)
+            together += read_two(times, rule.each, rule.pasts_size, row, column)
     return max(longest, together)
 
 

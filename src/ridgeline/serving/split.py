@@ -15,7 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.cost.seconds import Seconds
-from ridgeline.serving.clock import NO, Lines, Times, by_sequences, chunks_s, decode_s, nano_parts, padded, with_group
+from ridgeline.serving.clock import (
+    NO,
+    Lines,
+    Times,
+    at_sequences,
+    at_tokens,
+    chunks_s,
+    decode_s,
+    nano_parts,
+    padded,
+    read,
+    with_group,
+)
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.state import Clock, Record
 
@@ -74,8 +86,9 @@ def beside_s(seconds: float, busy: float, asked: float) -> float:
 @clocked
 def _busy_s(times: Times, rule: Record, tokens: float, sampled: float, prompts: bool) -> float:
     """How long memory is busy in an iteration, attention apart [s]."""
-    busy = with_group(times, rule, rule.busy, tokens, tokens, prompts)
-    return busy + by_sequences(times, rule, rule.head_busy, sampled)
+    rows = at_tokens(times, rule, tokens)
+    busy = with_group(times, rule, rule.busy, rows, rows, prompts)
+    return busy + read(times, rule.head_busy, at_sequences(times, rule, sampled))
 
 
 @clocked
@@ -112,14 +125,14 @@ def prompt_s(clock: Clock, rule: Record, instance: int) -> tuple[float, float]:
         first, second, third = nano_parts(clock.times, rule, batch, batch, batch, False)
         attention = decode_s(clock.times, rule, sequences, clock.ranks[rank].context / sequences, False)
         second += attention
-        read = _busy_s(clock.times, rule, batch, batch, False) + attention
+        moved = _busy_s(clock.times, rule, batch, batch, False) + attention
         share = float(rule.split_share)
         if rule.split_slack > 0.0:
             filled = clock.ranks[rank].used >= rule.split_fill * rule.capacity
-            share = sided_share(rule, filled, (compute, memory, network, busy), (first, second, third, read))
+            share = sided_share(rule, filled, (compute, memory, network, busy), (first, second, third, moved))
         elif share == 0.0:
-            share = best_share(rule, (compute, memory, network, busy), (first, second, third, read))
-        others = read / alone_s(rule, first, second, third, 1.0 - share)
+            share = best_share(rule, (compute, memory, network, busy), (first, second, third, moved))
+        others = moved / alone_s(rule, first, second, third, 1.0 - share)
     own = alone_s(rule, compute, memory, network, share)
     clock.instances[instance].share, clock.instances[instance].asks = share, busy / own
     seconds = beside_s(own, busy, others)

@@ -30,7 +30,7 @@ def _for(seconds: float) -> Callable[..., float]:
 @cache
 def _least_waste() -> Callable[..., float]:
     """Hook `keeps`: until the next turn where holding the cache wastes less than computing it again."""
-    from ridgeline.serving.clock import between_two, group_s, token_s
+    from ridgeline.serving.clock import chunk_s, group_s, token_s
     from ridgeline.serving.compiling import clocked
 
     @clocked
@@ -38,11 +38,9 @@ def _least_waste() -> Callable[..., float]:
         child = clock.requests[request].first_child
         tool_s = clock.requests[child].think_s
         context = float(clock.requests[request].prompt + clock.requests[request].output)
-        again_s = token_s(clock.times, rule, context) + group_s(clock.times, rule, context, True)
-        again_s += between_two(
-            clock.times, rule.chunks, rule.chunks_size, rule.pasts, rule.pasts_size, rule.first, context, 0.0
-        )
-        if tool_s * context <= again_s * (context + clock.ranks[rank].context):
+        taken_s = token_s(clock.times, rule, context) + group_s(clock.times, rule, context, True)
+        taken_s += chunk_s(clock.times, rule, context, 0.0)
+        if tool_s * context <= taken_s * (context + clock.ranks[rank].context):
             return math.inf
         return 0.0
 
