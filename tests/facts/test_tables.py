@@ -8,10 +8,10 @@ from ridgeline.facts import store
 from ridgeline.facts.store import source, sources
 
 ROWS = {
-    "accelerators.tsv": 206,
+    "accelerators.tsv": 207,
     "sustained.tsv": 171,
     "links.tsv": 51,
-    "clusters.tsv": 180,
+    "clusters.tsv": 181,
     "hosts.tsv": 60,
     "prices.tsv": 408,
     "grids.tsv": 45,
@@ -31,16 +31,16 @@ ROWS = {
     "recovery.tsv": 4,
 }
 SUMS = {
-    ("accelerators.tsv", "fp32_tflops"): 7017.386,
+    ("accelerators.tsv", "fp32_tflops"): 7017.6219,
     ("accelerators.tsv", "fp16_tflops"): 56007.34053,
     ("accelerators.tsv", "bf16_tflops"): 58622.26053,
     ("accelerators.tsv", "fp8_tflops"): 103453.9011,
     ("accelerators.tsv", "fp4_tflops"): 124323.0021,
-    ("accelerators.tsv", "mem_gb"): 11525.0,
+    ("accelerators.tsv", "mem_gb"): 11529.0,
     ("accelerators.tsv", "usable_gib"): 2906.37,
-    ("accelerators.tsv", "mem_bw_gbs"): 20294348.52,
+    ("accelerators.tsv", "mem_bw_gbs"): 20294374.12,
     ("accelerators.tsv", "link_gbs"): 23209.75,
-    ("accelerators.tsv", "tdp_w"): 71961.5,
+    ("accelerators.tsv", "tdp_w"): 71971.5,
     ("sustained.tsv", "value"): 85208.21675,
     ("links.tsv", "bandwidth_gbs"): 27513639.005,
     ("links.tsv", "latency_us"): 409.13,
