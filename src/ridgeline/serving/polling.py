@@ -82,7 +82,7 @@ def pass_on_late(clock: Clock, rule: Record, instance: int, begun_s: float, now_
 
     F = max(E, min(min(E, B + L) + L + C, N))
 
-    B and E when it began and ended, L launching an iteration's kernels, C compiling some for the one that follows, which
+    B and E when it began and ended, L launching an iteration's kernels, C compiling some for the next one, which
     ends at N: kernels that have ended were launched.
     Source: sglang, srt/managers/scheduler.py, event_loop_overlap: run_batch before the last batch's result; as
     tensorrt-llm, pyexecutor/py_executor.py, _executor_loop_overlap.
