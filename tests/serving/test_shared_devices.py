@@ -14,7 +14,7 @@ from ridgeline.metrics.metric import metric
 from ridgeline.metrics.results import read_results
 from ridgeline.seams.device_turns import DeviceTurns
 from ridgeline.seams.registry import names, technique
-from ridgeline.serving.shared_device import Application, Part, run_shared
+from ridgeline.serving.shared_device import Application, RequestPart, run_shared
 
 
 def rule(key: str) -> DeviceTurns:
@@ -23,12 +23,12 @@ def rule(key: str) -> DeviceTurns:
     return found
 
 
-def one(name: str, *parts: Part, requests: int = 1, **said: object) -> Application:
+def one(name: str, *parts: RequestPart, requests: int = 1, **said: object) -> Application:
     return Application(name=name, requests=requests, parts=parts, **said)
 
 
-LONG = one("long", Part(seconds=9.0, kernels=3), objective_s=20.0)  # kernels of 3 s
-SHORT = one("short", Part(seconds=2.0, kernels=2, objective_s=3.0))  # kernels of 1 s
+LONG = one("long", RequestPart(seconds=9.0, kernels=3), objective_s=20.0)  # kernels of 3 s
+SHORT = one("short", RequestPart(seconds=2.0, kernels=2, objective_s=3.0))  # kernels of 1 s
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,21 @@ def test_two_applications_by_hand(key, ends, kept):
 
 
 def test_parts_that_wait_for_memory_share_its_rate():
-    both = [one(name, Part(seconds=4.0, memory=True)) for name in ("a", "b")]
+    both = [one(name, RequestPart(seconds=4.0, memory=True)) for name in ("a", "b")]
     # a half of the multiprocessors keeps memory busy: each would run at full speed, together they ask for twice
     assert [each.end_s for each in run_shared(both, rule("equal-partitions"), 0.5)] == pytest.approx([8.0, 8.0])
-    third = [*both, one("c", Part(seconds=3.0))]
+    third = [*both, one("c", RequestPart(seconds=3.0))]
     found = run_shared(third, rule("equal-partitions"), 0.5)  # 2/3 each, of 4/3 asked: a half each
     assert [each.end_s for each in found] == pytest.approx([8.0, 8.0, 9.0])
 
 
 def test_arrivals_and_applications_that_come_after_others():
-    first = one("first", Part(seconds=1.0), requests=3, every_s=2.0, objective_s=1.0)
-    after = one("after", Part(seconds=2.0), after=(0,))
+    first = one("first", RequestPart(seconds=1.0), requests=3, every_s=2.0, objective_s=1.0)
+    after = one("after", RequestPart(seconds=2.0), after=(0,))
     found = run_shared([first, after], rule("greedy-turns"), 0.5)
     assert [each.end_s for each in found] == pytest.approx([5.0, 7.0])
     assert (found[0].latency_s, found[0].attained_share, found[1].normalized) == (pytest.approx(1.0), 1.0, None)
-    late = run_shared([one("late", Part(seconds=3.0), requests=3, every_s=2.0)], rule("greedy-turns"), 0.5)
+    late = run_shared([one("late", RequestPart(seconds=3.0), requests=3, every_s=2.0)], rule("greedy-turns"), 0.5)
     assert late[0].longest_s == pytest.approx(5.0)  # ends at 9, came at 4
     assert late[0].slowdown == pytest.approx(1.0)
 
@@ -85,7 +85,7 @@ def one_by_one(given: list[tuple[float, int]]) -> list[float]:
 @given(st.lists(st.tuples(st.floats(1e-3, 1.0), st.integers(50, 200)), min_size=2, max_size=4))
 def test_kernels_in_turn_are_a_queue_of_kernels(chains):
     found = run_shared(
-        [one(str(place), Part(seconds=s * n, kernels=n)) for place, (s, n) in enumerate(chains)],
+        [one(str(place), RequestPart(seconds=s * n, kernels=n)) for place, (s, n) in enumerate(chains)],
         rule("greedy-turns"), 0.5,
     )  # fmt: skip
     round_s = sum(s for s, _ in chains)
@@ -96,7 +96,7 @@ def test_kernels_in_turn_are_a_queue_of_kernels(chains):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 5.0), st.floats(0.1, 20.0)), min_size=2, max_size=5))
 def test_work_is_conserved_and_deadlines_keep_what_any_rule_keeps(chains):
-    many = [one(str(place), Part(seconds=s), objective_s=by) for place, (s, by) in enumerate(chains)]
+    many = [one(str(place), RequestPart(seconds=s), objective_s=by) for place, (s, by) in enumerate(chains)]
     kept = {}
     for key in names("device_turns"):
         found = run_shared(many, rule(key), 0.5)

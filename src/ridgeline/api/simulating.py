@@ -26,7 +26,7 @@ from ridgeline.units import time_text
 if TYPE_CHECKING:
     from ridgeline.cost.machine import Machine
     from ridgeline.facts.records import Cluster
-    from ridgeline.facts.shared_devices import ApplicationTable, PartTable, SharedDevice
+    from ridgeline.facts.shared_devices import ApplicationTable, RequestPartTable, SharedDevice
     from ridgeline.predict.serving import Operation
     from ridgeline.report.serving import ServingReport
     from ridgeline.serving.shared_device import Application
@@ -107,11 +107,11 @@ def simulate_shared(given: SimpleNamespace) -> Answer:
 
 def _application(one: ApplicationTable, all_of: SharedDevice) -> Application:
     """An application with the times of its parts."""
-    from ridgeline.serving.shared_device import Application, Part
+    from ridgeline.serving.shared_device import Application, RequestPart
 
     order = [each.name for each in all_of.application]
     parts = tuple(
-        Part(
+        RequestPart(
             seconds=_part_s(part), times=part.times, kernels=part.kernels, memory=part.memory,
             objective_s=math.inf if part.objective is None else part.objective,
         )
@@ -124,7 +124,7 @@ def _application(one: ApplicationTable, all_of: SharedDevice) -> Application:
     )  # fmt: skip
 
 
-def _part_s(part: PartTable) -> float:
+def _part_s(part: RequestPartTable) -> float:
     """Time of a part [s]: as it is said, or of a command's answer."""
     from ridgeline.api.claiming import asked
     from ridgeline.claims.verdicts import value_at

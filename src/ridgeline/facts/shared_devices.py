@@ -16,7 +16,7 @@ FILE = FileKind(what="a file of applications", most_bytes=2**20, most_lines=10_0
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
-class PartTable(FileTable):
+class RequestPartTable(FileTable):
     """A part of a request: something that takes so long [s] `times` over, in so many kernels each.
 
     Its time is `seconds` or the `value` of an answer of a command. The `objective` is of one time, in the mean [s].
@@ -31,7 +31,7 @@ class PartTable(FileTable):
     objective: Seconds | None = None
 
     @model_validator(mode="after")
-    def _timed(self) -> PartTable:
+    def _timed(self) -> RequestPartTable:
         if (self.seconds is None) != bool(self.command and self.value):
             raise ValueError("needs seconds, or a command and the value of its answer")
         return self
@@ -48,7 +48,7 @@ class ApplicationTable(FileTable):
     every: Seconds | None = None
     after: tuple[str, ...] = ()
     objective: Seconds | None = None
-    part: Annotated[list[PartTable], Field(min_length=1, max_length=100)]
+    part: Annotated[list[RequestPartTable], Field(min_length=1, max_length=100)]
 
 
 class SharedDevice(FileTable):

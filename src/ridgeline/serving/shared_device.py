@@ -15,7 +15,7 @@ _DONE_S = 1e-12  # what is left of a part that has ended, of rounding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class RequestPart:
     """A part of a request: time alone [s] of one of its `times`, kernels of that, objective of one [s]."""
 
     seconds: float
@@ -31,7 +31,7 @@ class Application:
 
     name: str
     requests: int
-    parts: tuple[Part, ...]
+    parts: tuple[RequestPart, ...]
     every_s: float | None = None
     after: tuple[int, ...] = ()
     objective_s: float = inf
@@ -57,7 +57,7 @@ class ApplicationOutcome:
 
 
 @dataclass(eq=False)
-class _Run:
+class _Progress:
     """Where one application is: its request, part, and what is left of that [s alone]."""
 
     given: Application
@@ -114,7 +114,7 @@ def run_shared(applications: Sequence[Application], rule: DeviceTurns, memory_sm
 
     Raises nothing: every part takes a finite time, and every rule lets somebody get on.
     """
-    runs = [_Run(one) for one in applications]
+    runs = [_Progress(one) for one in applications]
     now_s, serial, ends = 0.0, 0, [inf] * len(runs)
     while not all(run.done for run in runs):
         for run in runs:
@@ -137,7 +137,7 @@ def run_shared(applications: Sequence[Application], rule: DeviceTurns, memory_sm
     return [_outcome(rule.key, run, end_s) for run, end_s in zip(runs, ends, strict=True)]
 
 
-def _seen(place: int, run: _Run) -> RunningPart:
+def _seen(place: int, run: _Progress) -> RunningPart:
     one = run.given.parts[run.part]
     return RunningPart(
         application=place, serial=run.serial, kernel_s=one.seconds / one.kernels, deadline_s=run.deadline_s(),
@@ -145,7 +145,7 @@ def _seen(place: int, run: _Run) -> RunningPart:
     )  # fmt: skip
 
 
-def _outcome(rule: str, run: _Run, end_s: float) -> ApplicationOutcome:
+def _outcome(rule: str, run: _Progress, end_s: float) -> ApplicationOutcome:
     many, alone_s = len(run.latencies), sum(one.seconds * one.times for one in run.given.parts)
     mean_s, every_s = sum(run.latencies) / many, run.given.every_s
     queued_s = max(alone_s - every_s, 0.0) * (many - 1) / 2 if every_s is not None else 0.0
