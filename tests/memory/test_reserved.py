@@ -1,5 +1,6 @@
 """What an allocator reserves, what updates and losses hold besides; worked out by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,12 @@ def test_chunks_of_tokens_hold_an_fp32_head(chunk: int, measured: float) -> None
     held = float(np.asarray(cross_entropy(f"token-chunks(tokens={chunk})").held_bytes(head(2048.0, 8192, 256))))
     assert held == max(4 * 8192 * 256 + 20 * chunk * 8192, 10 * 8192 * 256 + 4 * chunk * 8192) + 4 * 2048 * 256
     assert held + 2 * 8192 * 256 - 2 * 2048 * 256 == pytest.approx(measured, rel=0.01)
+
+
+def test_a_frozen_head_has_no_gradient_in_fp32() -> None:
+    """64 tokens, LoRA: 4 V D + 20 C V bytes instead of 10 V D + 4 C V, and 4 T D."""
+    held = cross_entropy("token-chunks(tokens=64)").held_bytes(replace(head(2048.0, 8192, 256), trains_head=False))
+    assert float(np.asarray(held)) == 4 * 8192 * 256 + 20 * 64 * 8192 + 4 * 2048 * 256
 
 
 def test_chunks_of_the_head_hold_an_eighth_of_all_logits() -> None:

@@ -133,9 +133,9 @@ def test_no_compile_compiles_nothing(engine: str, copies: float) -> None:
     ("words", "loss"),
     [
         ({"engine": "TRL SFT, accelerate FSDP2", "notes": "chunked NLL"}, "token-chunks"),
-        ({"engine": "TRL 1.2 SFT"}, "token-chunks"),
-        ({"engine": "TRL 0.19 SFT"}, "whole"),
-        ({"engine": "TRL 1.2 SFT, Liger"}, "fused"),
+        ({"engine": "TRL 1.10 SFT"}, "token-chunks"),
+        ({"engine": "TRL 1.6 SFT"}, "whole"),
+        ({"engine": "TRL 1.8 SFT, Liger"}, "fused"),
         ({"engine": "torchtitan", "notes": "eight loss chunks"}, "head-chunks"),
     ],
 )

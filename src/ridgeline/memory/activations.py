@@ -84,6 +84,7 @@ def _logits(stage: MemoryStage) -> Logits:
         copies=runtime.logit_copies,
         fp32_copies=runtime.logit_fp32_copies,
         eager=profile.eager,
+        trains_head=profile.head.trained.total > 0.0 or profile.table.trained.total > 0.0,
     )
 
 

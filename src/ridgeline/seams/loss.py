@@ -27,7 +27,8 @@ class Logits:
 
     `share` [1] of the vocabulary is on the rank, 1 / tp; `element_bytes` is the width of activations. `waiting` more
     micro-batches have had their forward, not their backward. Of each logit the program holds `copies` in that width and
-    `fp32_copies` at the worst moment of the loss; `eager` says that its casts write to memory.
+    `fp32_copies` at the worst moment of the loss; `eager` says that its casts write to memory, `trains_head`
+    that the head's weight has a gradient.
     """
 
     tokens: Array
@@ -39,6 +40,7 @@ class Logits:
     copies: float
     fp32_copies: float
     eager: bool
+    trains_head: bool = True
 
     @property
     def count(self) -> Array:

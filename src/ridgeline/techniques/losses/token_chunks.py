@@ -48,7 +48,8 @@ class TokenChunks(CrossEntropy):
         """A chunk made again, or the head's gradient; beside it hidden states in order, and their gradient [byte]."""
         head = logits.vocab * logits.share * logits.hidden
         chunk = np.minimum(self.tokens, logits.tokens) * logits.vocab * logits.share * FP32_BYTES
-        held = np.maximum(FP32_BYTES * head + CHUNK_COPIES * chunk, HEAD_BYTES * head + chunk)
+        again = FP32_BYTES * head + CHUNK_COPIES * chunk
+        held = np.maximum(again, HEAD_BYTES * head + chunk) if logits.trains_head else again
         return np.where(logits.tokens > 0, held + 2.0 * logits.tokens * logits.hidden * logits.element_bytes, 0.0)
 
     def backward_bytes(self, logits: Logits) -> ArrayLike:
