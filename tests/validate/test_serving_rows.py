@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from ridgeline.facts.transfer import run_spread
 from ridgeline.plan.deployment import Role
 from ridgeline.seams.serving import all_devices
 from ridgeline.validate.rows import Row
-from ridgeline.validate.serving import ServedRows
+from ridgeline.validate.serving import ServedRows, decoding_s
 from ridgeline.validate.serving_rows import read_served
 
 BASE = {
@@ -431,6 +432,16 @@ def test_metrics_of_one_phase_are_of_prompts_before_any_decode() -> None:
     assert apart_s > 0.99 * whole_s  # mixing hides steps behind prompts, so that whole is shorter
     one = rows.answer(row(metric="decode_tok_s", **{**cells, "batch_or_concurrency": "1"}))["predicted"]
     assert one < rates[1] < 16 * one
+
+
+def test_decode_under_load_is_of_the_time_in_which_any_request_decodes() -> None:
+    """From 1 to 5 s and from 6 to 8 s; four clients get at most four times what one gets, and more than one."""
+    times = {"first_s": np.array([2.0, 1.0, 6.0, 9.0]), "end_s": np.array([5.0, 4.0, 8.0, np.nan])}
+    assert decoding_s(**times, done=np.array([True, True, True, False])) == pytest.approx(6.0)
+    cells = {"metric": "decode_tok_s", "unit": "tok/s", "value": "100", "scenario": "closed-loop"}
+    alone = ServedRows().answer(row(**{**cells, "scenario": "single-stream", "batch_or_concurrency": "1"}))["predicted"]
+    loaded = ServedRows().answer(row(**cells, batch_or_concurrency="4"))["predicted"]
+    assert alone < loaded < 4.0 * alone
 
 
 @pytest.mark.parametrize(("cell", "kv"), [("", "fp8"), ("fp8", "fp8"), ("bf16", "bf16"), ("auto", "")])

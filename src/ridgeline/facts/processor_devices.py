@@ -49,7 +49,9 @@ def _described(words: str) -> Cpu | None:
         return None
     told = told_of(words)
     described = told.cores is not None and bool(told.memory or told.mem_gbs)
-    return described_cpu(words) if described or family_of(words.replace("-", " ")) else None
+    family = family_of(words.replace("-", " "))
+    alone = family is not None and not family["conditions"].startswith("beside a GPU")  # whose name means that device
+    return described_cpu(words) if described or alone else None
 
 
 def _device(one: Cpu, size_bytes: float | None) -> Accelerator:

@@ -10,6 +10,7 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.cost.answer import worst
 from ridgeline.energy.power import operator_power_w
@@ -278,11 +279,12 @@ def _value(job: ServedJob, found: ReplayedJob, replayed: Replay, metrics: Metric
     devices = sum(all_devices(one.deployment) for one in found.engines)
     span, requests = measured_span_s(job, traffic, replayed, metrics, quantile)
     started = max(float(np.nanmax(replayed.first_s)), 1e-12)
-    loaded = job.arrivals != "static" and traffic.requests > 1
     more = requests / traffic.requests
     outputs, prompts = more * float(traffic.output_tokens.sum()), more * float(traffic.prompt_tokens.sum())
     steps = float(np.maximum(traffic.output_tokens - 1, 1).sum())
-    decoding = _decoding_s(replayed) if loaded else span - (started if traffic.output_tokens.max() > 1 else 0.0)
+    decoding = span - (started if traffic.output_tokens.max() > 1 else 0.0)
+    if job.arrivals != "static" and traffic.requests > 1:
+        decoding = decoding_s(replayed.first_s, replayed.end_s, replayed.done)
     amounts = {
         "batch_latency": span,
         "output_rate": outputs / span,
@@ -301,10 +303,10 @@ def _value(job: ServedJob, found: ReplayedJob, replayed: Replay, metrics: Metric
     return amounts[whole] / (devices if whole != job.metric else 1)
 
 
-def _decoding_s(replayed: Replay) -> float:
-    """Time in which at least one request is between its first and its last token [s]."""
-    order = np.argsort(replayed.first_s[replayed.done])
-    first, end = replayed.first_s[replayed.done][order], np.maximum.accumulate(replayed.end_s[replayed.done][order])
+def decoding_s(first_s: NDArray[np.float64], end_s: NDArray[np.float64], done: NDArray[np.bool_]) -> float:
+    """Time in which at least one request that is done is between its first and its last token [s]."""
+    order = np.argsort(first_s[done])
+    first, end = first_s[done][order], np.maximum.accumulate(end_s[done][order])
     return float(end[-1] - first[0] - np.maximum(first[1:] - end[:-1], 0.0).sum())
 
 
