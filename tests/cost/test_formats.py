@@ -35,8 +35,8 @@ def test_words_for_weights_of_four_bits_mean_them(word: str) -> None:
         ("q6_k", "q6_k"),
         ("IQ3_XXS", "iq3"),
         ("iq1_s", "iq1_s"),
-        ("IQ5_K", "iq5"),
-        ("iq6_k", "iq6"),
+        ("IQ5_K", "iq5_k"),
+        ("iq6_k", "iq6_k"),
     ],
 )
 def test_mixtures_of_llama_cpp_are_the_format_of_most_weights(word: str, name: str) -> None:

@@ -55,7 +55,7 @@ WIDE = ("fp64", "fp32", "tf32")  # wider than 16 bits, or held so
 _SAME = {word: row["name"] for row in read_tsv("formats.tsv") for word in row["words"].split()}
 
 
-_MIXTURE = re.compile(r"^(q[2-6]_k|iq[2-6])_(?:xxs|xs|s|m|l|nl|k|ks)$")
+_MIXTURE = re.compile(r"^(q[2-6]_k|iq[2-4])_(?:xxs|xs|s|m|l|nl)$")
 _BY_BITS = re.compile(r"w(\d(?:\.\d{1,3})?)a16")
 _LEAST_BITS, _MOST_BITS = 1.0, 8.5  # bounds of a word
 
