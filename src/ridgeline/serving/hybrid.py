@@ -336,7 +336,8 @@ def neuron_room(hybrid: Hybrid, share: float) -> tuple[float, bool, float]:
     )
     room = share * (dense + feed + hybrid.ends_bytes)
     head = not hybrid.neurons.head_on_host and room - dense >= hybrid.ends_bytes
-    neurons = max(0.0, room - dense - (hybrid.ends_bytes if head else 0.0)) / feed
+    left = max(0.0, room - dense - (hybrid.ends_bytes if head else 0.0))
+    neurons = left / feed if feed else 0.0  # of a model whose feed-forwards all are experts
     return min(1.0, room / dense), head, min(1.0, neurons)
 
 
@@ -355,7 +356,7 @@ def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     feed = sum(kind.count * hybrid.held_bytes_of(_side(kind, feed=True)) for kind in hybrid.whole.kinds)
     sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
     sooner = 1.0 / hybrid.host.read_bytes_per_s - 1.0 / hybrid.machine.device.memory_bytes_per_s
-    least = float(np.min(sync)) / (sooner * feed / layers) if sooner > 0.0 else 1.0  # of a layer's neurons
+    least = float(np.min(sync)) / (sooner * feed / layers) if sooner > 0.0 and feed > 0.0 else 1.0  # of a layer's neurons
     active, met = neurons_met(law, layers, neurons, min(1.0, least))
     total, first = _neuron_ends(hybrid, rows, head=head), 0
     for kind, whole in _pairs(hybrid):
