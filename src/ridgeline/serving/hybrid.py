@@ -356,7 +356,8 @@ def _neurons(hybrid: Hybrid, rows: Rows, share: float) -> HybridParts:
     feed = sum(kind.count * hybrid.held_bytes_of(_side(kind, feed=True)) for kind in hybrid.whole.kinds)
     sync = crossing_s(rows.tokens, hybrid.whole.hidden, link_bytes_per_s(hybrid))
     sooner = 1.0 / hybrid.host.read_bytes_per_s - 1.0 / hybrid.machine.device.memory_bytes_per_s
-    least = float(np.min(sync)) / (sooner * feed / layers) if sooner > 0.0 and feed > 0.0 else 1.0  # of a layer's neurons
+    bound = sooner > 0.0 and feed > 0.0
+    least = float(np.min(sync)) / (sooner * feed / layers) if bound else 1.0  # of a layer's neurons
     active, met = neurons_met(law, layers, neurons, min(1.0, least))
     total, first = _neuron_ends(hybrid, rows, head=head), 0
     for kind, whole in _pairs(hybrid):
