@@ -182,6 +182,8 @@ def test_padding_that_a_row_leaves_open_is_within_the_interval() -> None:
     assert not ends[0].both  # padding never makes it quicker
     said = read_job(row(train_engine="FSDP", layout="8 colocated", notes="16000 tokens a GPU"), machines())
     assert not [one for one in said.others if "packing" in one.words]
+    limit = read_job(row(train_engine="FSDP", layout="8 colocated", response_tokens_mean=""), machines())
+    assert not [one for one in limit.others if "packing" in one.words]  # its mean may be as long as the limit
 
 
 def test_words_of_any_row_say_padding_offload_and_recompute() -> None:

@@ -189,7 +189,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     limit = (int(most[1]) if most else round(asked.prompt)) + asked.response_max
     if stated.get("sequence_packing") == "padded-sequences":
         stated["sequence_packing"] = f"padded-sequences(tokens={limit})"
-    elif padded is not None and not packs(row):
+    elif padded is not None and not packs(row) and not any("response" in one.words for one in others):
         rows = max(1, round(padded.number) // limit)
         other = {"packing": f"padded-sequences(tokens={limit})", "micro_batch": rows}
         others.append(Other(words=other, both=False))
