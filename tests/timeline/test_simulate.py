@@ -138,9 +138,8 @@ def test_bad_duration_is_refused(bad: float) -> None:
         simulate(graph([0.0, bad], [0, 0], [[], []]))  # no time at all is a time
 
 
-def test_busy_and_idle_by_hand() -> None:
+def test_busy_and_span_by_hand() -> None:
     tasks = graph([2.0, 1.0, 3.0, 1.0], [0, 0, 1, 1], [[], [], [0], [1]])
     busy = busy_s(tasks, simulate(tasks))
     assert busy.busy_s.tolist() == [3.0, 4.0]
-    assert busy.idle_s.tolist() == [3.0, 2.0]
     assert busy.span_s.tolist() == [3.0, 4.0]

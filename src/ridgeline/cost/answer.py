@@ -114,10 +114,7 @@ def held_by_host(answer: Cost, issue_s: float, hosts_s: tuple[float, float], *, 
     least_s, most_s = min(issue_s, hosts_s[0]), max(issue_s, hosts_s[1])
     if alone:
         return replace(
-            answer,
-            seconds=answer.seconds + issue_s,
-            low_s=answer.low_s + least_s,
-            high_s=answer.high_s + most_s,
+            answer, seconds=answer.seconds + issue_s, low_s=answer.low_s + least_s, high_s=answer.high_s + most_s
         )
     return replace(
         answer,

@@ -17,16 +17,7 @@ import numpy as np
 from ridgeline.cost.answer import Question, Rung
 from ridgeline.cost.formats import WIDE, form, judged_form, like_forms, narrow_forms, nearest_forms
 from ridgeline.facts.accelerators import accelerator
-from ridgeline.facts.fits import (
-    ENGINES,
-    Fit,
-    Reach,
-    fits,
-    issued_eagerly,
-    measured_devices,
-    named_kernels,
-    own_fits,
-)
+from ridgeline.facts.fits import ENGINES, Fit, Reach, fits, issued_eagerly, measured_devices, named_kernels, own_fits
 from ridgeline.facts.mechanisms import OTHER, attention_kernel, kernel_traits
 from ridgeline.facts.records import Accelerator
 from ridgeline.facts.transfer import EXCHANGES, MODULES, blended, common_fits, transferred_fits

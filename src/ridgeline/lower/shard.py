@@ -37,17 +37,7 @@ from ridgeline.lower.contexts import context_exchange
 from ridgeline.lower.networks import convolution, made_of_weight, recurrence, scan, tables
 from ridgeline.lower.params import adapted, adapters, cast_to_keep, trains
 from ridgeline.lower.replays import replayed
-from ridgeline.lower.work import (
-    Attention,
-    Collective,
-    CollectiveKind,
-    Gemm,
-    Layout,
-    Number,
-    Phase,
-    Stream,
-    Work,
-)
+from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Number, Phase, Stream, Work
 
 # Bytes per logit that an unfused fp32 vocabulary-parallel cross entropy moves: cast 2+4, max 4,
 # subtract 8, exponent 8, sum 4, divide 8; backward: subtract one-hot 8, cast 4+2.

@@ -61,9 +61,8 @@ def kept(
     leaves = draft.variable(len(paths), cost=-weights / weights.sum(), high=1.0, whole=True)
     held = draft.variable(len(names), cost=nodes / len(names), high=1.0)
     covered = draft.variable(len(kinds), cost=-spread / len(kinds), high=1.0)
-    for leaf, own in enumerate(paths):
-        for node in own:
-            draft.row((held[place[node]], 1.0), (leaves[leaf], -1.0), low=0.0)
+    needs = np.array([(place[node], leaf) for leaf, own in enumerate(paths) for node in own])
+    draft.row((held[needs[:, :1]], 1.0), (leaves[needs[:, 1:]], -1.0), low=0.0)
     for at, kind in enumerate(kinds):
         inside = np.flatnonzero(groups == kind)
         draft.row((leaves[inside], np.ones(len(inside))), (covered[at], -1.0), low=0.0)

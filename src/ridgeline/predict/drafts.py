@@ -90,14 +90,7 @@ def drafted_for(
             else:
                 batch = _pace(made, rate * output / ranks, prompt + output / 2.0, most)
             known[one] = drafted(
-                model,
-                draft,
-                where,
-                one,
-                batch=batch,
-                context=prompt + output / 2.0,
-                prompt=prompt,
-                operation=operation,
+                model, draft, where, one, batch=batch, context=prompt + output / 2.0, prompt=prompt, operation=operation
             )
         return known[one]
 

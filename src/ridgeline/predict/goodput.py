@@ -16,14 +16,7 @@ from ridgeline.predict.remaining import SimulatedRemaining, simulated
 from ridgeline.seams.checkpoint import CheckpointRule, SavedStates
 from ridgeline.seams.failure_detection import detector_of
 from ridgeline.seams.registry import CHECKPOINTS, of_family, technique
-from ridgeline.training.goodput import (
-    Goodput,
-    SaveCost,
-    best_interval_s,
-    hosts_share,
-    straggler_factor,
-    work_share,
-)
+from ridgeline.training.goodput import Goodput, SaveCost, best_interval_s, hosts_share, straggler_factor, work_share
 
 if TYPE_CHECKING:
     from ridgeline.report.report import Report

@@ -164,7 +164,6 @@ class ExpertPlacement:
 
     slots: Whole
     rank_load: Floats
-    traffic_cost: float
     objective: float
     bound: float
     elapsed_s: float
@@ -212,12 +211,7 @@ def evaluate(problem: PlacementProblem, slots: Whole) -> ExpertPlacement:
             traffic += float((held[layer].T @ flow @ held[layer + 1] * problem.distance).sum())
     objective = problem.load_cost * float(rank_load.max(axis=1).sum()) + traffic
     return ExpertPlacement(
-        slots=slots,
-        rank_load=rank_load,
-        traffic_cost=traffic,
-        objective=objective,
-        bound=min(lower_bound(problem), objective),
-        elapsed_s=0.0,
+        slots=slots, rank_load=rank_load, objective=objective, bound=min(lower_bound(problem), objective), elapsed_s=0.0
     )
 
 

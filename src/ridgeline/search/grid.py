@@ -260,11 +260,7 @@ class PricedGrid:
         layers = model.held(cost, split, schedule, chunks)
         counts, first, last = layers.counts, layers.first, layers.last
         times = model.times(
-            layers,
-            recompute=axes.rules,
-            recompute_layers=axes.limited,
-            schedule=schedule,
-            sharding=family.sharding,
+            layers, recompute=axes.rules, recompute_layers=axes.limited, schedule=schedule, sharding=family.sharding
         )
 
         def held(stage: int) -> MemoryStage:

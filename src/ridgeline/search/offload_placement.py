@@ -31,18 +31,7 @@ from ridgeline.predict.offloaded import hybrid_of
 from ridgeline.programs import Draft, Floats, Whole, gap
 from ridgeline.report.offloaded import PolicyReport
 from ridgeline.serving.hybrid_sides import band
-from ridgeline.serving.streamed_costs import (
-    CACHE,
-    DISK,
-    GPU,
-    HIDDEN,
-    INVERSE,
-    SIZE,
-    HostMachine,
-    Job,
-    Terms,
-    place_of,
-)
+from ridgeline.serving.streamed_costs import CACHE, DISK, GPU, HIDDEN, INVERSE, SIZE, HostMachine, Job, Terms, place_of
 from ridgeline.serving.streamed_machine import attention_of, job_of, machine_of
 from ridgeline.serving.streamed_policy import MOST_GPU_BATCH, TIERS, StreamedPolicy
 from ridgeline.serving.streamed_schedule import Scheduled, least, scheduled

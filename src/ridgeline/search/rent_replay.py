@@ -37,11 +37,7 @@ class Tried:
 
 
 def rent_kept(
-    problem: Problem,
-    made: Sequence[tuple[Engine, StepTables]],
-    traffic: Traffic,
-    rows: Whole,
-    objective: Objective,
+    problem: Problem, made: Sequence[tuple[Engine, StepTables]], traffic: Traffic, rows: Whole, objective: Objective
 ) -> tuple[Rent, tuple[Tried, ...]]:
     """The cheapest mix found whose replay keeps to the objective, and all that were replayed, it last.
 

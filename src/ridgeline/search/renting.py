@@ -219,12 +219,7 @@ def rent_fleet(
 
 
 def _options(
-    model: Model,
-    offer: Offer,
-    stated: Mapping[str, Any],
-    policies: Policies,
-    traffic: Traffic,
-    refused: dict[str, str],
+    model: Model, offer: Offer, stated: Mapping[str, Any], policies: Policies, traffic: Traffic, refused: dict[str, str]
 ) -> list[tuple[Offer, Engine, StepTables]]:
     """Instances of an offer that start: within a node, one budget each."""
     devices = 8 if offer.limit is None or offer.limit >= 8 else 2 ** ((offer.limit or 1).bit_length() - 1)

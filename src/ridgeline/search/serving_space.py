@@ -165,10 +165,7 @@ def _degrees(model: Model, cluster: Cluster, space: ServingSpace) -> Iterator[di
 def _divided(grid: Iterable[dict[str, int]], model: Model, space: ServingSpace, long: bool) -> Iterator[dict[str, int]]:
     """Degrees with contexts whole and, where they are `long` and nothing stated forbids it, held once by all ranks."""
     stated = space.fixed
-    heads = min(
-        (1 if op.latent else op.kv_heads for op in model.graph.attentions),
-        default=0,
-    )
+    heads = min((1 if op.latent else op.kv_heads for op in model.graph.attentions), default=0)
     words = {"kv_ranks", "nano_tokens", "kv_kept", "kv_fetched", "elastic_tokens"}
     whole_only = words & stated.keys() or any(stated.get(name) for name in ("split", "borrows", "two_batch_overlap"))
     for degrees in grid:
@@ -309,7 +306,4 @@ def _pools(
         if count < 1 or others < 1 or (count, others) in tried:
             continue
         tried.add((count, others))
-        yield (
-            replace(first, instances=count, role=Role.PREFILL),
-            replace(second, instances=others, role=Role.DECODE),
-        )
+        yield (replace(first, instances=count, role=Role.PREFILL), replace(second, instances=others, role=Role.DECODE))

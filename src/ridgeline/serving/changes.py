@@ -9,15 +9,7 @@ from ridgeline.serving.loading import HOLDERS, USED
 from ridgeline.serving.queues import drop_end, leave_queue, leave_running, stop_keeping
 from ridgeline.serving.routing import push
 from ridgeline.serving.sequences import release, stop_decoding
-from ridgeline.serving.state import (
-    COMES_IN,
-    DECODING,
-    IDLE,
-    MOVING,
-    NOBODY,
-    Clock,
-    Record,
-)
+from ridgeline.serving.state import COMES_IN, DECODING, IDLE, MOVING, NOBODY, Clock, Record
 
 
 @clocked

@@ -76,10 +76,7 @@ def engine_at(one: Engine, place: float, factor: float = 1.0) -> Engine:
 
 
 def at_place(
-    engines: Sequence[Engine],
-    tables: Sequence[StepTables],
-    places: Sequence[float],
-    causes: Sequence[str] = CAUSES,
+    engines: Sequence[Engine], tables: Sequence[StepTables], places: Sequence[float], causes: Sequence[str] = CAUSES
 ) -> tuple[list[Engine], list[StepTables]]:
     """Engines and tables with every engine's times of the `causes` at a place of their interval."""
     hosts = places if "host" in causes else [0.0] * len(places)

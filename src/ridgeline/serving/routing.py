@@ -6,14 +6,7 @@ from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fronts import drawn_of, front_of
 from ridgeline.serving.hooks import route
 from ridgeline.serving.queues import resident
-from ridgeline.serving.state import (
-    NOBODY,
-    ROUTE,
-    SAMPLES,
-    Clock,
-    Record,
-    Records,
-)
+from ridgeline.serving.state import NOBODY, ROUTE, SAMPLES, Clock, Record, Records
 
 _IMBALANCE, _IMBALANCE_SHARE = 32, 1.1  # beyond both, a prefix-aware router takes the least loaded (SGLang's defaults)
 

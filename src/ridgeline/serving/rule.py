@@ -29,15 +29,7 @@ from ridgeline.seams.serving import (
 from ridgeline.serving.clock import Times
 from ridgeline.serving.nano import NanoTables
 from ridgeline.serving.split import SplitTables
-from ridgeline.serving.state import (
-    GRIDS,
-    MIXED_BATCHES,
-    PREFILL_FIRST,
-    RULE,
-    STATIC,
-    Array,
-    Records,
-)
+from ridgeline.serving.state import GRIDS, MIXED_BATCHES, PREFILL_FIRST, RULE, STATIC, Array, Records
 from ridgeline.serving.step import StepTables
 
 if TYPE_CHECKING:

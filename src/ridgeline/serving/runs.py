@@ -13,12 +13,7 @@ from ridgeline.serving.queues import growth, make_room, steps_that_fit
 from ridgeline.serving.remote_kv import borrow_lines, steps_done
 from ridgeline.serving.schedule import ensure_growth
 from ridgeline.serving.split import split_lines
-from ridgeline.serving.state import (
-    DECODES,
-    MIXED_BATCHES,
-    Clock,
-    Record,
-)
+from ridgeline.serving.state import DECODES, MIXED_BATCHES, Clock, Record
 
 
 @clocked

@@ -12,17 +12,7 @@ from ridgeline.serving.kv_eviction import seen_tokens
 from ridgeline.serving.polling import late
 from ridgeline.serving.queues import drop_end, growth, join_queue, leave_running, resident, stop_keeping
 from ridgeline.serving.sequences import release, start_decoding, stop_decoding
-from ridgeline.serving.state import (
-    DECODING,
-    NOBODY,
-    PREFILL_FIRST,
-    PREFILLING,
-    STATIC,
-    VICTIM,
-    WAITING,
-    Clock,
-    Record,
-)
+from ridgeline.serving.state import DECODING, NOBODY, PREFILL_FIRST, PREFILLING, STATIC, VICTIM, WAITING, Clock, Record
 
 
 @clocked

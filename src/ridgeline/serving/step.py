@@ -20,13 +20,7 @@ from ridgeline.cost.machine import Machine
 from ridgeline.cost.seconds import Seconds, nothing, stacked
 from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
-from ridgeline.lower.pieces import (
-    Core,
-    Fusions,
-    HyperConnection,
-    Recurrence,
-    Served,
-)
+from ridgeline.lower.pieces import Core, Fusions, HyperConnection, Recurrence, Served
 from ridgeline.plan.deployment import Deployment, Role
 from ridgeline.seams.serving import (
     Adapters,

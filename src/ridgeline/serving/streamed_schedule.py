@@ -191,10 +191,7 @@ def _prefill(job: Job, machine: HostMachine, policy: StreamedPolicy) -> tuple[_H
     _, dram, disk = policy.shares[CACHE]
     stored = new * (dram + disk) / machine.gpu_to_cpu_cache_bytes_per_s
     written = new * disk / machine.disk_write_cache_bytes_per_s
-    products = (
-        job.halves[0] * matmul + attend / machine.attention_prefill_flop_per_s,
-        job.halves[1] * matmul,
-    )
+    products = (job.halves[0] * matmul + attend / machine.attention_prefill_flop_per_s, job.halves[1] * matmul)
     calls = (_ATTENTION_CALLS, _FEED_CALLS)
     first, second = (
         _half(

@@ -14,17 +14,7 @@ from ridgeline.serving.runs import book_run, lines_of, set_run, steps_to_go
 from ridgeline.serving.schedule import ensure_growth, form_batch
 from ridgeline.serving.sequences import start_decoding
 from ridgeline.serving.split import prompt_s
-from ridgeline.serving.state import (
-    ANSWERS,
-    BOTH,
-    DECODES,
-    IDLE,
-    JOINS,
-    MIXED,
-    NOBODY,
-    Clock,
-    Record,
-)
+from ridgeline.serving.state import ANSWERS, BOTH, DECODES, IDLE, JOINS, MIXED, NOBODY, Clock, Record
 
 
 @clocked

@@ -172,17 +172,16 @@ def _refuse_circle(tasks: TaskGraph, end_s: NDArray[np.float64], done: int) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Busy:
-    """Time that each stream works, waits until the makespan, and takes from first start to last end [s], (R,)."""
+    """Time that each stream works, and takes from first start to last end [s], (R,)."""
 
     busy_s: NDArray[np.float64]
-    idle_s: NDArray[np.float64]
     span_s: NDArray[np.float64]
 
 
 def busy_s(tasks: TaskGraph, timeline: Timeline) -> Busy:
-    """Time that each stream works and waits [s].
+    """Time that each stream works and spans [s].
 
-    busy = sum of the durations of its tasks; idle = makespan - busy; span = last end - first start. Where steps
+    busy = sum of the durations of its tasks; span = last end - first start. Where steps
     follow each other without a common barrier, the longest span is the time per step, else the makespan is.
     """
     streams = len(tasks.stream_names)
@@ -192,4 +191,4 @@ def busy_s(tasks: TaskGraph, timeline: Timeline) -> Busy:
     np.minimum.at(first, tasks.stream, timeline.start_s)
     np.maximum.at(last, tasks.stream, timeline.end_s)
     span = np.where(last >= first, last - first, 0.0)
-    return Busy(busy_s=busy, idle_s=timeline.makespan_s - busy, span_s=span)
+    return Busy(busy_s=busy, span_s=span)
