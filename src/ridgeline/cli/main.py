@@ -25,6 +25,7 @@ DEFECT = 70  # EX_SOFTWARE of sysexits.h
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS})
 """Why an answer cannot be written that is no fault of the program."""
 _JSON = "--json"
+_MEASURING = ["calibrate"], ["measure"], ["score"]
 _COLLECTED = 100_000  # new objects after which the garbage collector looks at the youngest
 
 app = typer.Typer(
@@ -98,8 +99,13 @@ def _unwritten(error: OSError) -> int:
 
 
 def main() -> None:
-    """The entry point of the console script; it ends soon, and needs few of the collector's passes."""
+    """The entry point of the console script; it ends soon, and needs few of the collector's passes.
+
+    Its matrix products are small: threads of OpenBLAS spin longer than they compute. What measures keeps them.
+    """
     gc.set_threshold(_COLLECTED, 50, 1000)
+    if sys.argv[1:2] not in _MEASURING:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()
