@@ -20,11 +20,12 @@ from ridgeline.serving.clock import (
     Lines,
     Times,
     below,
-    between,
-    between_two,
     decode_lines,
     nano_parts,
     padded,
+    place_of,
+    read,
+    read_two,
     run,
     tally,
 )
@@ -234,7 +235,7 @@ def test_tables_read_as_numpy_interp_within_and_in_a_line_beyond(seed: int, size
     times = np.concatenate([np.zeros(3), grid, values])
 
     def read(at: float) -> float:
-        return between(times, 3, size, 3 + size, at)
+        return read(times, 3 + size, place_of(times, 3, size, at))
 
     for at in draw.uniform(grid[0] - 5, grid[-1], 20):
         np.testing.assert_allclose(read(at), np.interp(at, grid, values), rtol=1e-12)
@@ -257,7 +258,8 @@ def test_two_sizes_read_as_interp_of_interps(seed: int, rows: int, columns: int)
         row, column = draw.uniform(row_grid[0] - 3, row_grid[-1]), draw.uniform(column_grid[0] - 3, column_grid[-1])
         inner = [np.interp(column, column_grid, line) for line in values]
         expected = np.interp(row, row_grid, inner)
-        found = between_two(times, 0, rows, rows, columns, rows + columns, row, column)
+        at = place_of(times, 0, rows, row), place_of(times, rows, columns, column)
+        found = read_two(times, rows + columns, columns, *at)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
