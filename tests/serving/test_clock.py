@@ -234,18 +234,18 @@ def test_tables_read_as_numpy_interp_within_and_in_a_line_beyond(seed: int, size
     grid, values = grid_of(draw, size), draw.uniform(0, 1, size)
     times = np.concatenate([np.zeros(3), grid, values])
 
-    def read(at: float) -> float:
+    def read_at(at: float) -> float:
         return read(times, 3 + size, place_of(times, 3, size, at))
 
     for at in draw.uniform(grid[0] - 5, grid[-1], 20):
-        np.testing.assert_allclose(read(at), np.interp(at, grid, values), rtol=1e-12)
+        np.testing.assert_allclose(read_at(at), np.interp(at, grid, values), rtol=1e-12)
         place = below(times, 3, size, at)
         assert 0 <= place <= size - 2
         assert at < grid[0] or grid[place] <= at <= grid[place + 1]
     for at in grid:
-        np.testing.assert_allclose(read(at), np.interp(at, grid, values), rtol=1e-12)
+        np.testing.assert_allclose(read_at(at), np.interp(at, grid, values), rtol=1e-12)
     slope = (values[-1] - values[-2]) / (grid[-1] - grid[-2])
-    np.testing.assert_allclose(read(grid[-1] + 3.0), values[-1] + 3.0 * slope, rtol=1e-9)
+    np.testing.assert_allclose(read_at(grid[-1] + 3.0), values[-1] + 3.0 * slope, rtol=1e-9)
 
 
 @given(seed=SEEDS, rows=st.integers(1, 6), columns=st.integers(2, 6))
