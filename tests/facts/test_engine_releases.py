@@ -45,6 +45,10 @@ def test_releases_only_grow() -> None:
         ("CodeLlama-34B", "2023-08-24"),
         ("DeepSeek-R1-Distill-Qwen-7B", "2025-01-20"),
         ("Qwen2.5-Coder-7B", "2024-09-19"),
+        ("Kimi-K2.5", "2026-01-30"),
+        ("devstral-small-2505", "2025-05-21"),  # not Devstral Small 2
+        ("Yi-1.5-34B", "2024-05-13"),
+        ("OLMoE-1B-7B", None),
         ("my-own-model", None),
     ],
 )

@@ -26,7 +26,7 @@ ROWS = {
     "published_batches.tsv": 96,
     "request_lengths.tsv": 12,
     "engine_releases.tsv": 41,
-    "model_days.tsv": 45,
+    "model_days.tsv": 106,
     "failures.tsv": 5,
     "recovery.tsv": 4,
 }

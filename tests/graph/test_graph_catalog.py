@@ -49,6 +49,10 @@ def test_aliases_lead_to_entries_and_shadow_none() -> None:
         ("google/gemma-3-27b-it", "gemma-3-27b"),
         ("MT-NLG", "mt-nlg-530b"),
         ("microsoft/phi-1_5", "phi-1.5"),
+        ("Qwen/Qwen3.5-9B", "qwen3.5-9b"),
+        ("mistralai/Mistral-Small-4-119B-2603", "mistral-small-4"),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", "qwen2.5-7b-1m"),
+        ("internlm/internlm-chat-20b", "internlm-20b"),
     ],
 )
 def test_names_as_people_write_them(text: str, name: str) -> None:
@@ -121,6 +125,18 @@ def test_explicit_entries_say_where_their_numbers_are_printed() -> None:
         ("mamba2-2.7b", 2.7, None),
         ("nemotron-3-super-120b-a12b", 120.6, 12.7),
         ("nemotron-3-ultra-550b-a55b", 550, 55),
+        ("qwen3.5-9b", 8.95, None),
+        ("gemma-4-12b", 11.9, None),
+        ("mistral-small-4", 119, 6.5),
+        ("internlm-7b", 7.32, None),
+        ("internlm-20b", 20.1, None),
+        ("telechat2-35b", 35.4, None),
+        ("powerlm-3b", 3.5, None),
+        ("granite-3.0-3b-a800m", 3.3, None),
+        ("santacoder", 1.12, None),
+        ("starcoderbase-3b", 3.04, None),
+        ("olmo-2-1b", 1.48, None),
+        ("deepseek-coder-1.3b", 1.35, None),
     ],
 )
 def test_published_sizes(name: str, total: float, active: float | None) -> None:
@@ -150,6 +166,8 @@ def test_a_checkpoint_by_its_number_format_is_the_model() -> None:
         ("zai-org/GLM-4.5", 131_072),
         ("zai-org/GLM-4.6", 202_752),
         ("microsoft/Phi-3.5-mini-instruct", 131_072),
+        ("Qwen/Qwen3-VL-8B-Instruct", 262_144),
+        ("Qwen/Qwen2.5-14B-Instruct-1M", 1_010_000),
         ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", 131_072),
     ],
 )
