@@ -1,16 +1,15 @@
 """How many measured values lie in the 80 % interval where whole sources and whole devices are left out, and how wide.
 
-    PYTHONPATH=src python benchmarks/intervals.py KEPT/*-{open,sealed,second}.jsonl
-        [--read KEPT/*-truth-*.jsonl] [--write] [--page]
+    PYTHONPATH=src python benchmarks/intervals.py KEPT/*-{open,sealed,second,third}.jsonl
+        [--write] [--page]
 
 Reads answers that `bench_strangers.py` kept, of the tables that nothing was made with. Beyond the mechanisms' own
 intervals an answer has that of whole runs of other people (`data/run_spread.tsv`): causes are independent, so that
 this part can be taken out of the ends again, found anew from rows of other sources on other devices, and put back.
 A source counts for as many rows as it has on a device, at most `MOST`. Rows that are off by more than `MISREAD` were
 read wrongly, or their page is wrong: none of them sets an end, all of them count as missed. `--write` writes the table
-of ends, `--page` writes intervals.md beside this file. Of peaks of training the ends that their states and what comes
-and goes have are judged, and printed, in the same way; those of tables that were `--read` while models were made are
-among them, whose other rows set no end.
+of ends, `--page` writes intervals.md beside this file. The ends that ship must be those with which the answers were
+given, so that they can be taken out: found once for each round of answers.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ import numpy as np
 from bench_strangers import TABLES
 from strangers_page import group_of
 
-from ridgeline.facts.frameworks import framework_policy
-from ridgeline.facts.programs import training_programs
 from ridgeline.facts.transfer import LENT, MEASURED, PHYSICS, RUN_RUNGS, run_spread
-from ridgeline.memory.stage import peak_range
 
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "src" / "ridgeline" / "data" / "run_spread.tsv"
 PAGE = HERE / "intervals.md"
-MOST = 8  # rows of a source on a device that count
+MOST = 3  # rows of a source on a device that count: they share their cause
+SHOWN = 8  # rows of a group, from which the page shows it
 FEWEST = 16  # rows of other sources on other devices that ends are found from
 MISREAD = 20.0  # factor between measured and predicted, from which a row tells nothing of a spread
 ANY = "any"
@@ -46,23 +43,22 @@ KINDS = {
     "other throughput": "serving step", "TTFT": "first token", "prompt tokens/s": "prompt",
     "memory of serving": "memory of serving", "training step": "training step", "training throughput": "training step",
     "time to train": "training step", "offload": "offload", "post-training step": "post-training",
-    "post-training, parts": "post-training",
+    "post-training, parts": "post-training part", "memory of training": "memory of training",
 }  # fmt: skip
 """Whose spread an answer of a group has; those of others are judged as they are stated."""
 RUNGS: Mapping[str, tuple[str, ...]] = {
     "serving step": (MEASURED, LENT, PHYSICS), "training step": (MEASURED, LENT, PHYSICS), "prompt": (ANY,),
     "first token": (ANY,), "offload": (ANY,), "offload prompt": (ANY,), "post-training": (ANY,),
-    "memory of serving": (ANY,),
+    "post-training part": (ANY,), "memory of serving": (ANY,), "memory of training": (ANY,),
 }  # fmt: skip
 _BYTES_OR_TIME = re.compile(r"[munµ]?s|sec\w*|min|h|gpu.?h\w*|[kmgt]?i?b(?:ytes?)?|(?:m?s|sec\w*)/\w+", re.IGNORECASE)
 _UNSAID = re.compile(r"not stated|assumed|not in the catalog|may be all|no policy|states no|does not say|where nothing")
-PEAKS = {each.name: framework_policy(each.framework).peaks_measured for each in training_programs()}
-SHARES = (0.0, 0.05, 0.1, 0.15)  # by which states are raised at most, of a peak's high end
 Ends = tuple[float, float]
 
 HEAD = """# Intervals, judged with whole sources and whole devices left out
 
-Written by `intervals.py --page` from blind answers to the open, sealed and second tables of [unseen](unseen/README.md).
+Written by `intervals.py --page` from blind answers to the open, sealed, second and third tables of
+[unseen](unseen/README.md).
 *Stated*: the share of measured values inside the 80 % interval as it is given now. *Left out*: the same with
 `data/run_spread.tsv` found anew from rows of other sources on other devices alone. *Of sources*: the mean over sources.
 *Width*: the median of high / low. Groups without a spread of whole runs have the stated ends in both."""
@@ -184,7 +180,7 @@ def table(rows: Sequence[Row], ends: Mapping[Row, Ends], key: Callable[[Row], st
         by_source: dict[str, list[bool]] = defaultdict(list)
         for row in own:
             by_source[row.where[0]].append(row.inside(ends[row]))
-        if len(own) < MOST:
+        if len(own) < SHOWN:
             continue
         held = (np.mean([row.inside(row.stated) for row in own]), np.mean([row.inside(ends[row]) for row in own]))
         wide = [
@@ -212,7 +208,7 @@ def spread_table(rows: Sequence[Row], ends: Mapping[Row, Ends]) -> str:
             low, high = found(own)
             inside = np.mean([row.inside(ends[row]) for row in own])
             sources = len({row.where[0] for row in own})
-            tables = "open, sealed and second tables of benchmarks/unseen"
+            tables = "open, sealed, second and third tables of benchmarks/unseen"
             cells = (
                 kind,
                 rung,
@@ -227,64 +223,7 @@ def spread_table(rows: Sequence[Row], ends: Mapping[Row, Ends]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@dataclass(frozen=True)
-class Peak:
-    """Where a peak was measured, its predicted states and transient bytes, and what was measured, in one unit."""
-
-    where: tuple[str, str]
-    measured_rung: bool
-    states: float
-    transient: float
-    measured: float
-
-
-def peak_of(one: Mapping[str, Any]) -> Peak:
-    """A peak of training; its transient bytes follow from the low end of its interval."""
-    rung = PEAKS[one["engine"]]
-    transient = (one["predicted"] - one["low"]) / (1.0 - peak_range(measured=rung).low)
-    return Peak((one["source"], one["device"]), rung, one["predicted"] - transient, transient, one["measured"])
-
-
-def peak_ends(peaks: Sequence[Peak]) -> tuple[float, float, float]:
-    """Low, high and states_high of `memory.*`, of `SHARES` those with the narrowest intervals."""
-    weights, tried = weights_of([one.where for one in peaks]), []
-    low = max(0.0, quantile([(one.measured - one.states) / one.transient for one in peaks], weights, 0.1))
-    for share in SHARES:
-        beyond = [(one.measured - (1.0 + share) * one.states) / one.transient for one in peaks]
-        ends = (low, max(1.0, quantile(beyond, weights, 0.9)), 1.0 + share)
-        spans = [bounds(one, ends) for one in peaks]
-        widths = [np.log(high / max(low, 1e-3 * high)) for low, high in spans]
-        tried.append((float(np.average(widths, weights=weights)), ends))
-    return min(tried)[1]
-
-
-def bounds(one: Peak, ends: tuple[float, float, float]) -> Ends:
-    """Low and high end of a peak."""
-    return one.states + ends[0] * one.transient, ends[2] * one.states + ends[1] * one.transient
-
-
-def peaks_table(peaks: Sequence[Peak]) -> list[str]:
-    """How many peaks lie inside the ends that others give, of each rung."""
-    lines = ["| rung | peaks | sources | inside | of sources | width | ends of all |", "|---|" + 6 * "---|"]
-    for rung, name in ((True, "frameworks whose peaks are measured"), (False, "other programs")):
-        own = [one for one in peaks if one.measured_rung is rung]
-        held, widths, known = defaultdict(list), [], {}
-        for one in own:
-            if one.where not in known:
-                known[one.where] = peak_ends(others(own, one.where))
-            low, high = bounds(one, known[one.where])
-            held[one.where[0]].append(low <= one.measured <= high)
-            widths.append(high / max(low, 1e-3 * high))
-        every = np.mean([inside for each in held.values() for inside in each])
-        each = np.mean([np.mean(one) for one in held.values()])
-        ends = ", ".join(f"{end:.2f}" for end in peak_ends(own))
-        lines.append(
-            f"| {name} | {len(own)} | {len(held)} | {every:.0%} | {each:.0%} | {np.median(widths):.2f} | {ends} |"
-        )
-    return lines
-
-
-def page(rows: Sequence[Row], ends: Mapping[Row, Ends], peaks: Sequence[Peak]) -> str:
+def page(rows: Sequence[Row], ends: Mapping[Row, Ends]) -> str:
     """The whole page."""
     by: dict[str, Callable[[Row], str]] = {
         "metric": lambda row: row.kind if row.kind == "offload prompt" else row.group,
@@ -293,7 +232,6 @@ def page(rows: Sequence[Row], ends: Mapping[Row, Ends], peaks: Sequence[Peak]) -
     }
     parts = [HEAD]
     parts += [f"## By {what}\n\n" + "\n".join(table(rows, ends, key, what)) for what, key in by.items()]
-    parts.append("## Peaks of training\n\n" + "\n".join(peaks_table(peaks)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -301,16 +239,13 @@ def main() -> None:
     """Prints, and writes what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("answers", nargs="+", type=Path)
-    parser.add_argument("--read", nargs="*", default=[], type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
     scored = list(answers(given.answers))
     rows = [row_of(*one) for one in scored]
     ends = left_out(rows)
-    known = [*scored, *answers(given.read)]
-    peaks = [peak_of(one) for name, one in known if name == "memory" and one["low"] < one["predicted"]]
-    told, spreads = page(rows, ends, peaks), spread_table(rows, ends)
+    told, spreads = page(rows, ends), spread_table(rows, ends)
     print(told, spreads, sep="\n")
     if given.write:
         TABLE.write_text(spreads, encoding="utf-8")

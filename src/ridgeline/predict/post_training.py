@@ -266,18 +266,18 @@ class _Iteration:
             moved = [self._period({**middle, side: _sum(phases, side, end)}) - value for side in middle]
             ends.append(value + sign * sqrt(sum(max(0.0, sign * each) ** 2 for each in moved)))
         evidence = min(report.step_time.evidence for _, report, _ in self.reports)
-        low, high = joined(value, [max(ends[0], 0.0), ends[1], *(value * end for end in self._beyond)])
+        beyond = self._beyond("post-training")
+        low, high = joined(value, [max(ends[0], 0.0), ends[1], *(value * end for end in beyond)])
         return Estimate(value=value, low=low, high=high, unit="s", evidence=evidence)
 
-    @property
-    def _beyond(self) -> tuple[float, float]:
-        """What whole runs of others add to the ends of an iteration, and of each of its phases [1]."""
-        return run_spread("post-training") if self.asked.online else (1.0, 1.0)
+    def _beyond(self, kind: str) -> tuple[float, float]:
+        """What whole runs of others add to the ends of an iteration, or of each of its phases [1]."""
+        return run_spread(kind) if self.asked.online else (1.0, 1.0)
 
     def _of_runs(self, phase: IterationPhase) -> IterationPhase:
         if phase.low_s == phase.high_s:  # stated
             return phase
-        ends = [phase.low_s, phase.high_s, *(phase.seconds * end for end in self._beyond)]
+        ends = [phase.low_s, phase.high_s, *(phase.seconds * end for end in self._beyond("post-training part"))]
         low, high = joined(phase.seconds, ends)
         return replace(phase, low_s=low, high_s=high)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ridgeline.errors import RidgelineError
 from ridgeline.facts.readings import reading
-from ridgeline.facts.transfer import joined
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.workload import Task
 from ridgeline.plan.plan import Plan
 from ridgeline.report.report import Report
@@ -40,6 +40,7 @@ def widened(row: Row, job: Interpretation, found: Prediction, metric: TrainingMe
                 held.append(metric.read(row, each, other).value)
         ends += [min(held), max(held)]
     ends += _counts(row, job, report) if metric.name == "memory" else []
+    ends += [found.value * end for end in run_spread("memory of training")]
     low, high = joined(found.value, ends)
     return replace(found, low=low, high=high)
 
