@@ -11,6 +11,7 @@ from ridgeline.api.verb import ask
 from ridgeline.search.post_training import measured_iteration
 from ridgeline.validate.machines import machines
 from ridgeline.validate.post_training import PostTrainingRows, read_job
+from ridgeline.validate.post_training_plan import stated_plan
 from ridgeline.validate.rows import Row, read
 
 CELLS = {
@@ -202,3 +203,18 @@ def test_a_critic_is_named_or_as_large_as_a_row_says() -> None:
         critic = read_job(row(**ppo, **changed), machines()).question.models.critic
         assert critic is not None
         assert critic.name == name
+
+
+@pytest.mark.parametrize(
+    ("layout", "found"),
+    [
+        ("4 train (TP 2, DP 2), 4 rollout", {"rollout_devices": 4, "tp": 2}),
+        ("16 H100 train (2 nodes), 16 H200 rollout (8 engines at TP 2)", {"rollout_devices": 16, "rollout_tp": 2}),
+        ("64 rollout : 64 train", {"rollout_devices": 64}),
+        ("128 cards colocated; train tp4ep8pp8; rollout dp64tp2ep128", {"rollout_tp": 2, "rollout_ep": 128, "pp": 8}),
+    ],
+)
+def test_roles_share_devices_by_their_words(layout: str, found: dict[str, int]) -> None:
+    row = Row(line=2, id="r", cells={"layout": layout, "mode": "colocated", "train_engine": "Megatron", "notes": ""})
+    stated, _ = stated_plan(row, [])
+    assert {name: stated.get(name) for name in found} == found

@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.records import Cluster, Evidence
+from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.flop import model_flop_per_token
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
@@ -278,7 +279,9 @@ def test_the_interval_of_a_memory_row_is_that_of_its_transient_bytes(tmp_path: P
     """46.5 GiB without the context, 35 of them states; the score counts the rows that lie inside."""
     rows = ({"metric": "peak_mem_per_gpu", "unit": "GiB", "value": value} for value in ("50", "65"))
     inside, outside = answers(tmp_path, *rows)
-    assert [inside["low"], inside["high"]] == pytest.approx([35 + 0.66 * 11.5, 1.15 * 35 + 1.62 * 11.5])
+    beyond = [46.5 * end for end in run_spread("memory of training")]
+    ends = joined(46.5, [35 + 0.66 * 11.5, 1.15 * 35 + 1.62 * 11.5, *beyond])
+    assert [inside["low"], inside["high"]] == pytest.approx(ends)
     assert inside["low"] <= inside["measured"] <= inside["high"] < outside["measured"]
     found = statistics([inside, outside])
     assert (found["coverage"], found["scored"]) == (0.5, 2)

@@ -61,13 +61,15 @@ def deployment_of(asked: PostTrainingQuestion, devices: int, tp: int) -> Deploym
     """The engine's instances on some devices, at a tensor-parallel degree; raises `PlanError` where none fits."""
     said = asked.stated
     name, _, version = str(said.get("rollout_engine", _ENGINE)).partition(" ")
-    pp = int(said.get("rollout_pp", 1))
+    pp, ep = int(said.get("rollout_pp", 1)), int(said.get("rollout_ep", 1))
+    dp = max(1, ep // tp)  # experts over more devices than a group of tensor parallelism: groups attend side by side
     options = EngineOptions(memory_fraction=said.get("rollout_memory"))
-    if devices < tp * pp:
-        raise PlanError(f"plan: rollout_tp {tp} * rollout_pp {pp} = {tp * pp} needs more than {devices} devices")
+    if devices < tp * pp * dp:
+        asks = f"rollout_tp {tp} * rollout_pp {pp}" + (f" * {dp} for rollout_ep {ep}" if dp > 1 else "")
+        raise PlanError(f"plan: {asks} = {tp * pp * dp} needs more than {devices} devices")
     return Deployment(
-        engine=name, version=version.strip(), tp=tp, pp=pp, ep=int(said.get("rollout_ep", 1)),
-        instances=devices // (tp * pp), weights=said.get("rollout_weights", ""), options=options,
+        engine=name, version=version.strip(), tp=tp, pp=pp, dp=dp, ep=ep,
+        instances=devices // (tp * pp * dp), weights=said.get("rollout_weights", ""), options=options,
     )  # fmt: skip
 
 

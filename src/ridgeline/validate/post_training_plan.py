@@ -10,7 +10,9 @@ from ridgeline.errors import InputError
 from ridgeline.facts.readings import reading, settings
 from ridgeline.validate.rows import Row
 
-_APART = re.compile(r"(\d+) rollout\s*:\s*(\d+) train")
+_APART = re.compile(r"(\d+) rollout\s*:\s*\d+ train|\btrain\b.*?,\s*(\d+) (?:[\w-]+ )?rollout\b")
+_ROLES = re.compile(r";|,\s*(?=\d+ (?:[\w-]+ )?(?:rollout|train)\b)")  # 4 train (TP 2, DP 2), 4 rollout
+_COUNT = r"\s*(?:\d+ (?:[\w-]+ )?)?"  # how many devices of which kind a role has
 _FIELDS = {"vpp": "chunks", "sp": "cp"}
 _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
 _TOKENS_A_GPU = re.compile(r"(?<!log-prob )\b(\d+)(?:k|000) tokens a GPU")
@@ -30,15 +32,15 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
     """Words of the plan that a row states, and whether the split of its devices has to be looked for."""
     notes, layout, mode = row.text("notes"), row.text("layout"), row.text("mode").strip()
     stated: dict[str, Any] = {}
-    for part in layout.split(";"):
+    for part in _ROLES.split(layout):
         degrees = _degrees(part)
-        if re.match(r"\s*(generation|rollout)", part, re.IGNORECASE):
+        if re.match(rf"{_COUNT}(?:generation|rollout)\b", part, re.IGNORECASE):
             stated |= {f"rollout_{name}": value for name, value in degrees.items() if name in ("tp", "pp", "ep")}
-        elif re.match(r"\s*(?:(?:train|training|actor)\b|[tpcdes]p ?\d)", part, re.IGNORECASE):
+        elif re.match(rf"{_COUNT}(?:train|training|actor)\b|\s*[tpcdes]p ?\d", part, re.IGNORECASE):
             stated |= _trainer(degrees, row)
     apart = _APART.search(layout)
     if apart:
-        stated["rollout_devices"] = int(apart[1])
+        stated["rollout_devices"] = int(apart[1] or apart[2])
     for name, value in _unsaid(row, said).items():
         stated.setdefault(name, value)
     if re.search(r"fp8[^;]*generation", row.text("precision")):
