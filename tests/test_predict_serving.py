@@ -195,7 +195,7 @@ def test_pools_are_scaled_each_by_its_own_load() -> None:
     """One instance of each pool is up from the beginning; under the load both pools start others."""
     pools = [deployed(role=role, instances=2) for role in (Role.PREFILL, Role.DECODE)]
     busy = asked_traffic({"rate": 40.0, "prompt": (2048, 2048), "output": (64, 64), "requests": 400})[0]
-    auto = FleetEvents(autoscale=Autoscale(period_s=1.0, high=4.0, low=1.0, start_s=1.0))
+    auto = FleetEvents(autoscale=Autoscale(rule="load-scaling(high=4.0,low=1.0)", period_s=1.0, start_s=1.0))
     found = simulate_serving(
         load("llama-3.1-8b"), cluster("4xH100-SXM"), pools, busy, operation=Operation(fleet_events=auto)
     ).replay

@@ -109,6 +109,9 @@ def test_what_a_page_says_to_write_is_read(family: str) -> None:
         ((section, table),) = tomllib.loads(filed.replace("] ", "]\n", 1)).items()
         fields = {field.name: field for field in tables[section]}
         ((name, value),) = table.items()
+        if family == "autoscalers":  # the first of several named values
+            assert flags[flag].read(word) == fields[name].read(value) == {"rule": key}
+            continue
         assert flags[flag].read(word) == fields[name].read(value) == (key if family in command.ALWAYS else (key,))
 
 

@@ -160,4 +160,8 @@ def test_fleets_and_engines_that_cannot_lend_are_refused() -> None:
 
 def test_a_fleet_that_changes_does_not_lend(replayed: Replays) -> None:
     with pytest.raises(PlanError, match="stay up"):
-        run(replayed, traffic([0.0], [192], [2]), fleet_events=FleetEvents(autoscale=Autoscale(high=4, low=1)))
+        run(
+            replayed,
+            traffic([0.0], [192], [2]),
+            fleet_events=FleetEvents(autoscale=Autoscale(rule="load-scaling(high=4,low=1)")),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_load_starts_instances_and_stops_them(replayed: Replays) -> None:
     """Sixty requests at once for one instance that runs two at a time; four may be up, each start takes 5 s."""
     asked = traffic(np.r_[np.zeros(60), 400.0], np.full(61, 1), np.full(61, 10))
     options = {"instances": 4, "router": "least-loaded", "max_seqs": 2, "lane_s": 1.0}
-    auto = Autoscale(period_s=2.0, high=4.0, low=1.0, start_s=5.0, fewest=1)
+    auto = Autoscale(rule="load-scaling(high=4.0,low=1.0)", period_s=2.0, start_s=5.0, fewest=1)
     found = replayed(asked, **options, fleet_events=FleetEvents(autoscale=auto))
     assert found.done.all()
     assert found.starts >= 3
@@ -60,10 +61,17 @@ def test_without_fleet_events_everything_is_up_all_the_time(replayed: Replays) -
     assert (found.failures, found.starts) == (0, 0)
 
 
-@pytest.mark.parametrize("words", [{"high": 1.0, "low": 2.0}, {"high": 2.0, "low": 1.0, "fewest": 0}])
-def test_scaling_that_cannot_be_is_refused(words: dict[str, float]) -> None:
-    with pytest.raises(PlanError, match="autoscale"):
-        Autoscale(**words)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"rule": "load-scaling(high=1,low=2)"}, "needs low < high"),
+        ({"fewest": 0}, "needs period > 0"),
+        ({"rule": "ttft-scaling"}, "say one, such as --slo ttft=1s"),
+    ],
+)
+def test_scaling_that_cannot_be_is_refused(words: dict[str, Any], told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        Autoscale(**words)
 
 
 def test_failures_need_times() -> None:

@@ -255,6 +255,6 @@ def test_engines_that_swap_or_start_together_are_not_divided() -> None:
 
 
 def test_instances_that_come_and_go_are_not_divided(numbered: Callable[..., Replay]) -> None:
-    auto = FleetEvents(autoscale=Autoscale(high=2, low=1))
+    auto = FleetEvents(autoscale=Autoscale(rule="load-scaling(high=2,low=1)"))
     with pytest.raises(PlanError, match="autoscale and failures are not modelled"):
         numbered(traffic([0.0], [1], [1]), lambda table: table, {}, fleet_events=auto, split=1)

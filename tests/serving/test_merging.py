@@ -102,7 +102,11 @@ def test_what_is_not_modelled_is_refused(words: dict[str, Any], told: str) -> No
 
 def test_fleets_and_engines_that_do_not_merge_are_refused(replayed: Replays) -> None:
     with pytest.raises(PlanError, match="stay up"):
-        run(replayed, traffic([0.0], [60], [2]), fleet_events=FleetEvents(autoscale=Autoscale(high=4, low=1)))
+        run(
+            replayed,
+            traffic([0.0], [60], [2]),
+            fleet_events=FleetEvents(autoscale=Autoscale(rule="load-scaling(high=4,low=1)")),
+        )
     asked = deployed(engine="Transformers", elastic_tokens=64)
     with pytest.raises(PlanError, match="Transformers, which is static"):
         engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), asked)

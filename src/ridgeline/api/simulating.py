@@ -178,10 +178,12 @@ def about(asked: ServingScenario, traffic: Traffic) -> tuple[str, ...]:
 def fleet_events_of(asked: ServingScenario) -> Any:
     """How instances come and go, as a person said it."""
     from ridgeline.serving.fleet_events import Autoscale, Failures, FleetEvents
+    from ridgeline.serving.objective import Objective
 
     auto, failures = asked.stated.get("autoscale"), asked.stated.get("failures")
+    ttft_s = Objective.of(asked.traffic.get("slo", {})).tightest().get("ttft_s")
     return FleetEvents(
-        autoscale=None if auto is None else Autoscale(**auto),
+        autoscale=None if auto is None else Autoscale(**auto, ttft_s=ttft_s),
         failures=None if failures is None else Failures(**failures, seed=asked.traffic.get("seed", 0)),
     )
 

@@ -16,6 +16,7 @@ from ridgeline.facts.store import sources
 from ridgeline.facts.taxonomies import taxonomies, taxonomy_source
 from ridgeline.report.blocks import Block, Line, Table, blank
 from ridgeline.scenario.fields import (
+    FLEET_FAMILIES,
     MACHINE_FAMILIES,
     POST_FAMILIES,
     SERVING_FAMILIES,
@@ -26,7 +27,9 @@ from ridgeline.scenario.fields import (
 from ridgeline.seams.registry import families, family_of, kind, names
 from ridgeline.seams.technique import Technique, shown
 
-ALWAYS = WORDS | SERVING_FAMILIES | POST_FAMILIES | MACHINE_FAMILIES  # families that a word of their own names
+ALWAYS = (
+    WORDS | SERVING_FAMILIES | FLEET_FAMILIES | POST_FAMILIES | MACHINE_FAMILIES
+)  # families that a word of their own names
 _WIDTH = 180  # columns of a list that is piped
 
 

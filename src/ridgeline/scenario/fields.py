@@ -172,7 +172,7 @@ def _technique(part: object) -> Technique:
         found = made(found.family, found.key, {name: value for name, value in part.items() if name != "name"})
     else:
         raise ValueError(f"{shown(part)} names no technique; write [[plan.technique]] with name = '...'")
-    word = (WORDS | POST_FAMILIES | MACHINE_FAMILIES).get(found.family)
+    word = (WORDS | POST_FAMILIES | MACHINE_FAMILIES | FLEET_FAMILIES).get(found.family)
     if word is not None:
         raise ValueError(f"{found.key} is one of the {found.family}; write {word} = '{found.text}'")
     return found
@@ -218,6 +218,8 @@ MACHINE_FAMILIES = {"power_limits": "power_cap"}
 """Families of a cluster's devices that a word of its own names."""
 SERVING_FAMILIES = {"queues": "queue", "preemption": "preemption", "routers": "router"}
 """Families of serving that a word of their own names."""
+FLEET_FAMILIES = {"autoscalers": "autoscale"}
+"""Families of a fleet that the first of several named values names."""
 TECHNIQUES = Field(
     name="technique",
     read=_techniques,

@@ -11,6 +11,7 @@ from ridgeline.errors import UnitError
 from ridgeline.facts.engine_kernels import expert_backends
 from ridgeline.scenario.fields import TECHNIQUES, count, fields_of, number, one_of, own, shown
 from ridgeline.scenario.serving_words import word_fields
+from ridgeline.seams.registry import technique
 from ridgeline.units import parse, whole_number
 
 _MOST_TOKENS = 10_000_000
@@ -149,23 +150,37 @@ def _named(value: object, names: Mapping[str, Callable[[object], Any]], example:
 
 def _autoscale(value: object) -> dict[str, Any]:
     load = number("1", 0.0, 1e6)
+    named = _RULE.match(str(value))
+    rule, rest = (named[1], named[2]) if named else ("", str(value))
     names: dict[str, Callable[[object], Any]] = {
         "high": load, "low": load, "period": _seconds, "start": _start, "fewest": count(1), "step": count(1),
         "image": number("byte", 0.0, 1e13), "pull": number("byte/s", 1e3, 1e13), "load": number("byte/s", 1e3, 1e14),
     }  # fmt: skip
-    found = _named(
-        value,
-        names,
-        "high=16,low=4,period=10s,start=60s or start=cold,fewest=1,step=1,image=10GB,pull=0.5GB/s,load=2GB/s",
+    found = (
+        {}
+        if rule and not rest
+        else _named(
+            rest,
+            names,
+            "high=16,low=4,period=10s,start=60s or start=cold,fewest=1,step=1,image=10GB,pull=0.5GB/s,load=2GB/s",
+        )
     )
     cold = {"image", "pull", "load"} & found.keys()
     if cold and found.get("start", 0.0) is not None:
         raise ValueError(f"{shown(value)} says {sorted(cold)[0]} of a cold start, but not start=cold; say both")
-    if not {"high", "low"} <= found.keys():
+    loads = {name: found.pop(name) for name in ("high", "low") if name in found}
+    if rule and loads:
+        raise ValueError(
+            f"{shown(value)} says {min(loads)} beside a rule; write it in the rule's brackets, NAME(high=16)"
+        )
+    if not rule and len(loads) < 2:
         raise ValueError(f"{shown(value)} leaves out the load at which instances start or stop; write high=16,low=4")
+    words = ",".join(f"{name}={amount}" for name, amount in loads.items())
+    found["rule"] = technique("autoscalers", rule or f"load-scaling({words})").text
     return {_OF_SCALING.get(name, name): amount for name, amount in found.items()}
 
 
+_RULE = re.compile(r"\s*([\w.-]+(?:\([^)]*\))?)\s*(?:,|$)(.*)")  # a name, then other values
 _OF_SCALING = {
     "period": "period_s", "start": "start_s", "image": "image_bytes", "pull": "pull_bytes_per_s",
     "load": "load_bytes_per_s",

@@ -1,12 +1,13 @@
-"""The seam of routers: which instance of a fleet takes a request."""
+"""The seams of a fleet: which instance takes a request, and when one is started or stopped."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.seams.serving_technique import ServingTechnique
-from ridgeline.seams.technique import EXACT
+from ridgeline.seams.technique import EXACT, Technique
 
 if TYPE_CHECKING:
     from ridgeline.facts.records import Fact
@@ -38,3 +39,16 @@ class Router(ServingTechnique):
     def told(self) -> str:
         """Nothing: it is of the fleet, not of an instance."""
         return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoscaler(Technique):
+    """When an instance of a pool is started or stopped (`--autoscale`)."""
+
+    family: ClassVar[str] = "autoscalers"
+    kinds: ClassVar[frozenset[str]] = frozenset({"fleets"})
+    quality: ClassVar[Fact | None] = EXACT
+
+    def scales(self, ttft_s: float | None) -> Callable[..., Any]:
+        """Hook `scales` of the clock; `ttft_s` is the objective's TTFT [s], None without one."""
+        raise NotImplementedError

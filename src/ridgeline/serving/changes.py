@@ -1,15 +1,16 @@
-"""Instances that come and go: failures with repair, and scaling by load; compiled."""
+"""Instances that come and go: failures with repair, and scaling by a rule; compiled."""
 
 from __future__ import annotations
 
 import math
 
 from ridgeline.serving.compiling import clocked
+from ridgeline.serving.hooks import scales
 from ridgeline.serving.loading import HOLDERS, USED
 from ridgeline.serving.queues import drop_end, leave_queue, leave_running, stop_keeping
 from ridgeline.serving.routing import push
 from ridgeline.serving.sequences import release, stop_decoding
-from ridgeline.serving.state import COMES_IN, DECODING, IDLE, MOVING, NOBODY, Clock, Record
+from ridgeline.serving.state import COMES_IN, DECODING, IDLE, MOVING, NOBODY, SCALES, Clock, Record
 
 
 @clocked
@@ -74,26 +75,27 @@ def _gap(clock: Clock, index: int, place: int) -> float:
 
 @clocked
 def _scale(clock: Clock, pool: int, now_s: float) -> None:
-    """Starts an instance of a pool when those up or starting have more than the high load each, stops one below low."""
-    load, ready, working = 0.0, 0, 0
+    """Starts an instance of a pool, or stops one, as the rule says."""
+    ready, working = 0, 0
     last_up, first_down = NOBODY, NOBODY
     for index in range(clock.instances.size):
         if clock.instances[index].takes != pool:
             continue
-        load += clock.instances[index].load
         if clock.instances[index].up or clock.instances[index].starts_s < math.inf:
             ready += 1
             if clock.instances[index].up:
                 working, last_up = working + 1, index
         elif first_down == NOBODY and not clock.instances[index].failing:
             first_down = index
-    wanted = load / max(ready, 1)
-    if wanted > clock.system.high and ready < clock.system.most and first_down != NOBODY:
+    may_start = ready < clock.system.most and first_down != NOBODY
+    may_stop = working > clock.system.fewest and last_up != NOBODY
+    wanted = scales(clock.hooks[SCALES], clock, pool, ready, now_s) if may_start or may_stop else 0
+    if wanted > 0 and may_start:
         clock.instances[first_down].starts_s = now_s + clock.system.start_s
         if clock.instances[first_down].paid_since_s < 0.0:
             clock.instances[first_down].paid_since_s = now_s
         clock.system.starts += 1
-    elif wanted < clock.system.low and working > clock.system.fewest and last_up != NOBODY:
+    elif wanted < 0 and may_stop:
         clock.instances[last_up].up = 0  # it takes no more, and ends what it has
         clock.instances[last_up].up_s += now_s - clock.instances[last_up].up_since_s
 

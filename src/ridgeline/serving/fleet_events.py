@@ -1,13 +1,16 @@
-"""How instances come and go: scaling by load, failures and repairs; as pure data and as the clock reads them."""
+"""How instances come and go: scaling by a rule, failures and repairs; as pure data and as the clock reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ridgeline.errors import PlanError
+from ridgeline.seams.registry import technique
+from ridgeline.seams.router import Autoscaler
 from ridgeline.serving.state import Array, Records
 
 _FAILURES = 64  # of one instance at most
@@ -15,15 +18,14 @@ _FAILURES = 64  # of one instance at most
 
 @dataclass(frozen=True, kw_only=True)
 class Autoscale:
-    """Instances by load: every `period_s` [s] one is started when those up have more than `high` requests each, one
-    stopped below `low`, up to `step` at once; starting takes `start_s` [s], None: a cold start's (`cold_start`).
-    `fewest` are always up, the deployment's instances at most. Of pools each is scaled by its own load, and keeps its
-    own fewest. Cold starts pull `image_bytes` [byte] at `pull_bytes_per_s` and read weights at `load_bytes_per_s`
+    """Instances by a `rule`, the text of an autoscaler, asked every `period_s` [s] up to `step` times; `ttft_s` [s] is
+    the objective's. Starting takes `start_s` [s], None: a cold start's (`cold_start`). `fewest` are always up, the
+    deployment's instances at most; each pool is scaled on its own, and keeps its own fewest. Cold starts pull `image_bytes` [byte] at `pull_bytes_per_s` and read weights at `load_bytes_per_s`
     [byte/s], 0: as fast as the engine's loader does."""
 
+    rule: str = "load-scaling"
+    ttft_s: float | None = None
     period_s: float = 10.0
-    high: float
-    low: float
     start_s: float | None = 60.0
     fewest: int = 1
     step: int = 1
@@ -32,11 +34,18 @@ class Autoscale:
     load_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.period_s > 0 and 0 <= self.low < self.high and (self.start_s or 0.0) >= 0 and self.fewest >= 1):
+        if not (self.period_s > 0 and (self.start_s or 0.0) >= 0 and self.fewest >= 1):
             raise PlanError(
-                f"autoscale: period {self.period_s} s, low {self.low}, high {self.high}, start {self.start_s} s, fewest"
-                f" {self.fewest}; needs period > 0, 0 <= low < high, start >= 0 and fewest >= 1"
+                f"autoscale: period {self.period_s} s, start {self.start_s} s, fewest {self.fewest}; needs period > 0,"
+                " start >= 0 and fewest >= 1"
             )
+        self.hooks()
+
+    def hooks(self) -> dict[str, Callable[..., Any]]:
+        """The rule as a hook of the clock."""
+        rule = technique("autoscalers", self.rule)
+        assert isinstance(rule, Autoscaler)
+        return {"scales": rule.scales(self.ttft_s)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +92,13 @@ def failures_of(instances: Records, fleet_events: FleetEvents, kinds: Sequence[s
 
 
 def scale(system: Records, instances: Records, auto: Autoscale | None) -> None:
-    """Notes how instances are scaled by load; those beyond the fewest wait for it."""
+    """Notes how instances are scaled; those beyond the fewest wait for it."""
     if auto is None:
         return
     system["period_s"] = system["look_s"] = auto.period_s
     if auto.start_s is None:
         raise PlanError("autoscale: how long a start takes hangs on the engine; say start=60s, or ask predict")
-    system["high"], system["low"], system["start_s"] = auto.high, auto.low, auto.start_s
+    system["start_s"] = auto.start_s
     system["scale_step"] = auto.step
     system["fewest"], system["most"] = auto.fewest, len(instances)
     for pool in np.unique(instances["takes"]):

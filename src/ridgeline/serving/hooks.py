@@ -21,10 +21,11 @@ from typing import Any
 from ridgeline.errors import PlanError
 from ridgeline.serving.compiling import Entered
 from ridgeline.serving.kinds import BOOL, INT, REAL, ArrayKind, Kind, Pointer, RecordKind, kind_of_state
-from ridgeline.serving.state import HELD, KEEPS, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, VICTIM, Clock
+from ridgeline.serving.state import HELD, KEEPS, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, SCALES, VICTIM, Clock
 
 _KINDS: dict[str, Kind] = {
-    "clock": None, "ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE)
+    "clock": None, "ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE),
+    "now_s": REAL,
 }  # fmt: skip
 _entered: dict[tuple[Any, ...], Entered] = {}  # compiled once in a process, for the same numbers around it
 _code: dict[int, Callable[..., Any]] = {}  # functions by where their compiled code begins
@@ -81,7 +82,13 @@ keeps = Hook(
     place=KEEPS, given=("clock", "rule", "rank", "request"), answer=REAL,
     text="for how long the cache of a turn that has ended stays held for its session's next turn; inf: until then [s]",
 )  # fmt: skip
-HOOKS = {"order": order, "victim": victim, "held": held, "route": route, "lends": lends, "keeps": keeps}
+scales = Hook(
+    place=SCALES, given=("clock", "pool", "ready", "now_s"), answer=INT,
+    text="whether an instance of a pool, of which so many are up or starting, is started (1) or stopped (-1)",
+)  # fmt: skip
+HOOKS = {
+    "order": order, "victim": victim, "held": held, "route": route, "lends": lends, "keeps": keeps, "scales": scales
+}  # fmt: skip
 
 
 def fill(clock: Clock, hooks: Mapping[str, Callable[..., Any]]) -> None:

@@ -136,7 +136,8 @@ def replay_tables(
     ranks = state.empty_ranks(owner)
     fleet = [one.deployment for one in engines]
     routing = router_of(fleet, router)
-    hooks = {**hooks_of(fleet), **routing.hooks(), **(hooks or {})}
+    scaled = events.autoscale.hooks() if events.autoscale else {}
+    hooks = {**hooks_of(fleet), **routing.hooks(), **scaled, **(hooks or {})}
     if "order" in hooks:
         rules["shortest"] = 1
     elif rules["shortest"].any():

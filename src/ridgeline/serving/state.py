@@ -22,8 +22,8 @@ IDLE, MIXED, DECODES, HELPS = range(4)  # what an instance is at
 BOTH, PROMPTS, ANSWERS = range(3)  # lanes: what an entry of an instance does
 PREFILL_FIRST, MIXED_BATCHES, STATIC = range(3)  # schedulers
 EACH_LOOK, WHEN_ALL, WHEN_FULL = range(3)  # what prompts wait for
-ORDER, VICTIM, HELD, ROUTE, LENDS, KEEPS = range(6)  # hooks (`serving.hooks`)
-HOOKS = 6
+ORDER, VICTIM, HELD, ROUTE, LENDS, KEEPS, SCALES = range(7)  # hooks (`serving.hooks`)
+HOOKS = 7
 SAMPLES = 512  # of the series over time
 NOBODY = -1
 ON_HOST = -2  # holders of a prefix block that host memory has
@@ -173,15 +173,14 @@ SYSTEM = _dtype(
     "concurrency by_priority by_prefix long_tokens awaited numbered unstarted fewest most scale_step"
     " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans"
     " merges",
-    "series_s period_s high low start_s look_s prefill_s decode_s sequence_s context_s",
+    "series_s period_s start_s look_s prefill_s decode_s sequence_s context_s",
 )
 """What holds for all instances together, and what is counted while the clock runs.
 
 At most `concurrency` requests in flight (0: any number), of which `unstarted` is the first that has not started;
 whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; prompts of `long_tokens` or more are long
 to the router (0: to none); `awaited` entries of `coming`, and the `numbered` next of them; a stretch of the series
-takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, by the `high` and `low` load of an
-instance, `start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then sums [s]: of
+takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, `start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then sums [s]: of
 iterations with prompts and without, and of the latter's times weighted with sequences and with tokens of context.
 """
 

@@ -1,0 +1,1 @@
+"""Autoscalers: when an instance of a fleet is started or stopped."""
