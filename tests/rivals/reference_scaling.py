@@ -42,7 +42,9 @@ class ScaledFleet(Fleet):
 
     def pools(self) -> list[list[Instance]]:
         """Instances that take who arrives, and those that take caches."""
-        both = [[each for each in self.instances if each.role in roles] for roles in (("whole", "prefill"), ("decode",))]
+        both = [
+            [each for each in self.instances if each.role in roles] for roles in (("whole", "prefill"), ("decode",))
+        ]
         return [pool for pool in both if pool]
 
     def run(self) -> ScaledFleet:
@@ -143,26 +145,14 @@ def by_load(high: float, low: float) -> Callable[[ScaledFleet, list[Instance], f
     return rule
 
 
-def by_saturation(
-    kv: float, queue: int, spare_kv: float, spare_queue: float
-) -> Callable[[ScaledFleet, list[Instance], float], int]:
-    """By the mean spare room of the instances that are up and not saturated."""
+def by_queue(queue: float, low: float) -> Callable[[ScaledFleet, list[Instance], float], int]:
+    """One more where more than `queue` wait for each, one fewer where none waits and loads are below `low`."""
 
     def rule(fleet: ScaledFleet, pool: list[Instance], now_s: float) -> int:
-        rows = []
-        for each in pool:
-            if fleet.life[each].up:
-                whole = each.rule["capacity"] * len(each.ranks)
-                row = sum(rank.used for rank in each.ranks) / whole, sum(len(rank.queue) for rank in each.ranks)
-                rows += [row] if row[0] < kv and row[1] < queue else []
-
-        def room(count: int) -> bool:
-            used, waits = (sum(column) / count for column in zip(*rows, strict=True))
-            return kv - used >= spare_kv and queue - waits >= spare_queue
-
-        if not rows or not room(len(rows)):
-            return 0 if fleet.starting(pool) else 1
-        return -1 if len(rows) > 1 and room(len(rows) - 1) else 0
+        waits = sum(len(rank.queue) for each in pool for rank in each.ranks)
+        if waits / max(fleet.ready(pool), 1) > queue:
+            return 1
+        return -1 if waits == 0 and fleet.mean_load(pool) < low else 0
 
     return rule
 

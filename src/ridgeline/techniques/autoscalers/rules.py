@@ -1,4 +1,4 @@
-"""Rules of scaling: by load, by saturation of queues and KV caches, by TTFT attainment, by a forecast of the rate."""
+"""Rules of scaling: by load, by queue length, by TTFT attainment, by a forecast of the rate."""
 
 from __future__ import annotations
 
@@ -60,28 +60,18 @@ def _by_load(high: float, low: float) -> Callable[..., int]:
 
 
 @cache
-def _by_saturation(kv: float, queue: int, spare_kv: float, spare_queue: float) -> Callable[..., int]:
+def _by_queue(queue: float, low: float) -> Callable[..., int]:
     @clocked
-    def by_saturation(clock: Clock, pool: int, ready: int, now_s: float) -> int:
-        free, used, waiting = 0, 0.0, 0.0
-        for index in range(clock.instances.size):
-            if clock.instances[index].takes != pool or clock.instances[index].up <= 0:
-                continue
-            rule = clock.rules[clock.instances[index].kind]
-            blocks, waits = 0.0, 0.0
-            for rank in range(clock.instances[index].first_rank, clock.instances[index].first_rank + rule.ranks):
-                blocks += clock.ranks[rank].used
-                waits += clock.ranks[rank].waiting
-            share = blocks / (rule.capacity * rule.ranks)
-            if share < kv and waits < queue:
-                free, used, waiting = free + 1, used + share, waiting + waits
-        if free == 0 or kv - used / free < spare_kv or queue - waiting / free < spare_queue:
-            return 0 if starting(clock, pool) else 1
-        if free < 2 or kv - used / (free - 1) < spare_kv or queue - waiting / (free - 1) < spare_queue:
-            return 0
-        return -1
+    def by_queue(clock: Clock, pool: int, ready: int, now_s: float) -> int:
+        waiting = 0.0
+        for rank in range(clock.ranks.size):
+            if clock.instances[clock.ranks[rank].instance].takes == pool:
+                waiting += clock.ranks[rank].waiting
+        if waiting / max(ready, 1) > queue:
+            return 1
+        return -1 if waiting <= 0.0 and pool_load(clock, pool, ready) < low else 0
 
-    return by_saturation
+    return by_queue
 
 
 @cache
@@ -177,24 +167,21 @@ class LoadScaling(_Loads):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SaturationScaling(Autoscaler):
-    """By spare room in queues and KV caches of the instances that are not saturated, as llm-d's saturation analyzer.
+class QueueScaling(Autoscaler):
+    """By queue length: one is started where more than `queue` requests wait for each instance, one stopped at low load.
 
-    An instance is saturated with `kv` of its blocks in use or `queue` requests waiting. One is started where the mean
-    room of the others up to these bounds is below `spare_kv` or `spare_queue` and none is on its way; one is stopped
-    where one fewer would have both. Read at the moment, where llm-d takes the highest of a minute.
+    Of instances that are up or starting, as llm-d's analyzer reads queues; none is stopped while a request waits. A full
+    KV cache shows in the queue: who does not fit waits.
     """
 
-    key: ClassVar[str] = "saturation-scaling"
+    key: ClassVar[str] = "queue-scaling"
     source: ClassVar[tuple[str, ...]] = ("llm-d-autoscaler",)
-    kv: float = param(0.8, "1", "share of KV blocks in use from which an instance is saturated", low=0.01, high=1.0)
-    queue: int = param(5, "1", "waiting requests from which an instance is saturated", low=1, high=1e6)
-    spare_kv: float = param(0.1, "1", "mean spare share of KV blocks below which one is started", high=1.0)
-    spare_queue: float = param(3.0, "1", "mean spare places in queues below which one is started", high=1e6)
+    queue: float = param(3.0, "1", "waiting requests for each instance above which one is started", high=1e6)
+    low: float = param(4.0, "1", "requests on each instance below which one is stopped", high=1e6)
 
     def scales(self, ttft_s: float | None) -> Callable[..., Any]:
-        """Hook `scales`: by saturation."""
-        return _by_saturation(float(self.kv), self.queue, float(self.spare_kv), float(self.spare_queue))
+        """Hook `scales`: by queues."""
+        return _by_queue(float(self.queue), float(self.low))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +194,7 @@ class TtftScaling(Autoscaler):
 
     key: ClassVar[str] = "ttft-scaling"
     source: ClassVar[tuple[str, ...]] = ("dynamo-planner",)
-    share: float = param(
-        0.9, "1", "share of requests whose TTFT must stay clear of the objective", low=0.01, high=0.999
-    )
+    share: float = param(0.9, "1", "share of requests whose TTFT must not be near the objective", low=0.01, high=0.999)
     near: float = param(0.8, "1", "share of the objective's TTFT that counts as near", low=0.01, high=1.0)
     low: float = param(4.0, "1", "requests on each instance below which one is stopped", high=1e6)
     window_s: float = param(60.0, "s", "how long a first token counts", low=0.001, high=1e6)
@@ -223,7 +208,7 @@ class TtftScaling(Autoscaler):
 
 @dataclass(frozen=True, kw_only=True)
 class TrendScaling(_Loads):
-    """By the load expected when an instance started now is up: today's, times what the trend of the rate adds until then.
+    """By the load expected when an instance started now is up: the present one times the rate's trend.
 
     The trend is the straight line through the arrivals of the last `window_s` that has their number and mean time. A
     rate that falls stops nothing early.
