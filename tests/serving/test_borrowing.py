@@ -163,5 +163,5 @@ def test_a_fleet_that_changes_does_not_lend(replayed: Replays) -> None:
         run(
             replayed,
             traffic([0.0], [192], [2]),
-            fleet_events=FleetEvents(autoscale=Autoscale(rule="load-scaling(high=4,low=1)")),
+            fleet_events=FleetEvents(autoscale=Autoscale()),
         )

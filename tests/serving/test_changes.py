@@ -55,6 +55,26 @@ def test_load_starts_instances_and_stops_them(replayed: Replays) -> None:
     assert found.up_s[0] == pytest.approx(found.span_s, rel=0.5)
 
 
+def test_rules_start_instances_when_their_signal_comes(replayed: Replays) -> None:
+    """One request a second from 0.5 s on, each alone for 4 s (one token, steps of 4 s); looks every 3 s, starts of 3 s.
+
+    At 3 s three came (0.5, 1.5, 2.5 s): two wait, three are there, the first token comes at 4.5 s. By queue (more than
+    1) and by load (above 2) one is started at 3 s. By TTFT, near 5 s, the second, who came at 1.5 s, is late from 6.5 s
+    on: at 9 s. By trend, a line with the number and mean time of three arrivals, even ones: the rate does not grow, so
+    as by load.
+    """
+    asked = traffic(0.5 + np.arange(6.0), np.full(6, 1), np.full(6, 1))
+    options = {"instances": 2, "router": "least-loaded", "max_seqs": 1, "lane_s": 4.0}
+    paid = {}
+    for rule in ("load-scaling(high=2,low=0)", "queue-scaling(queue=1,low=0)", "ttft-scaling(near=1,low=0)",
+                 "trend-scaling(high=2,low=0)", "season-scaling(high=2,low=0)"):  # fmt: skip
+        auto = Autoscale(rule=rule, ttft_s=5.0, period_s=3.0, start_s=3.0)
+        found = replayed(asked, **options, fleet_events=FleetEvents(autoscale=auto))
+        assert found.starts == 1
+        paid[rule.partition("-")[0]] = found.span_s - found.paid_s[1]
+    assert paid == pytest.approx({"load": 3.0, "queue": 3.0, "ttft": 9.0, "trend": 3.0, "season": 3.0})
+
+
 def test_without_fleet_events_everything_is_up_all_the_time(replayed: Replays) -> None:
     found = replayed(traffic([0.0, 1.0], [4, 4], [4, 4]), instances=2, scheduler=state.PREFILL_FIRST, lane_s=1.0)
     np.testing.assert_allclose(found.up_s, found.span_s)

@@ -105,7 +105,7 @@ def test_fleets_and_engines_that_do_not_merge_are_refused(replayed: Replays) -> 
         run(
             replayed,
             traffic([0.0], [60], [2]),
-            fleet_events=FleetEvents(autoscale=Autoscale(rule="load-scaling(high=4,low=1)")),
+            fleet_events=FleetEvents(autoscale=Autoscale()),
         )
     asked = deployed(engine="Transformers", elastic_tokens=64)
     with pytest.raises(PlanError, match="Transformers, which is static"):

@@ -72,7 +72,7 @@ def test_forced_tokens_come_without_steps_of_their_own() -> None:
 def test_a_cold_start_goes_through_its_parts() -> None:
     """16.06 GB at 1.67 GB/s, 10 GB of an image at 0.5 GB/s, 25 s of a process, 7.5 s of compiling, 0.25 s a graph."""
     made = served("")
-    auto = Autoscale(rule="load-scaling(high=4.0,low=1.0)", start_s=None)
+    auto = Autoscale(start_s=None)
     parts = cold_start(made, auto)
     assert parts["image"] == pytest.approx(20.0)
     assert parts["weights"] == pytest.approx(made.capacity.weights_bytes / 1.67e9)

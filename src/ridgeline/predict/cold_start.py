@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import Cluster
 from ridgeline.predict.fleet import fleet_usd_per_h, instance_usd_per_h
 from ridgeline.report.serving_groups import FixedFleet
-from ridgeline.seams.serving import own_devices
+from ridgeline.seams.serving import instance_devices, own_devices
 from ridgeline.serving.bounds import least_work
 from ridgeline.serving.engine import Engine
 from ridgeline.serving.fleet_events import Autoscale, FleetEvents
-from ridgeline.serving.metrics import measure
+from ridgeline.serving.metrics import Metrics, measure
 from ridgeline.serving.objective import Objective
-from ridgeline.serving.replay import replay_tables
+from ridgeline.serving.replay import Replay, replay_tables
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.units import time_text
@@ -60,10 +62,10 @@ def with_cold_starts(operation: Operation, engines: Sequence[Engine]) -> tuple[O
 
 
 def fixed_fleet(
-    cluster: Cluster, engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic, goal: Objective,
-    way: Mapping[str, Any],
+    cluster: Cluster, engines: Sequence[Engine], tables: Sequence[StepTables], traffic: Traffic,
+    scaled: tuple[Replay, Metrics, Objective], way: Mapping[str, Any],
 ) -> FixedFleet | None:  # fmt: skip
-    """The same fleet with all instances up, and the least that any fleet of its instances is paid for.
+    """The same fleet with all instances up beside the `scaled` one, and the least that any fleet of them takes.
 
     None of a fleet that is not scaled.
     """
@@ -72,16 +74,33 @@ def fixed_fleet(
         return None
     deployments = [one.deployment for one in engines]
     found = replay_tables(engines, tables, traffic, **{**way, "fleet_events": replace(events, autoscale=None)})
-    metrics = measure(found, traffic, goal)
-    works = [(instance_usd_per_h(cluster, one.deployment), least_work(one, table, traffic))
-             for one, table in zip(engines, tables, strict=True)]  # fmt: skip
-    bound = None
-    if all(price is not None and work is not None for price, work in works):
-        least = sum(
-            min(float(price or 0.0) * getattr(work, side) for price, work in works) for side in ("prompt_s", "output_s")
-        )
-        bound = least * traffic.requests / found.span_s if found.span_s else None
+    metrics = measure(found, traffic, scaled[2])
+    works = [least_work(one, table, traffic) for one, table in zip(engines, tables, strict=True)]
+
+    def least(prices: Sequence[float | None]) -> float | None:
+        """The cheapest instance of either side of the work, each at its price."""
+        if any(price is None or work is None for price, work in zip(prices, works, strict=True)):
+            return None
+        sides = ("prompt_s", "output_s")
+        pairs = list(zip(prices, works, strict=True))
+        each = [min(float(price or 0.0) * float(getattr(work, side)) for price, work in pairs) for side in sides]
+        return traffic.requests * sum(each)
+
+    bound = least([instance_usd_per_h(cluster, one) for one in deployments])
+    sizes = [instance_devices(one) for one in deployments]
+    each = np.repeat(sizes, [one.instances for one in deployments])
+    device_s = least([float(size) for size in sizes])
     return FixedFleet(
-        instances=sum(one.instances for one in deployments), attained=metrics.attained, kept=metrics.kept,
-        ttft_p99_s=metrics.ttft.p99, usd_per_h=fleet_usd_per_h(cluster, deployments, found), bound_usd_per_h=bound,
+        instances=len(each), attained=metrics.attained, kept=metrics.kept, ttft_p99_s=metrics.ttft.p99,
+        usd_per_h=fleet_usd_per_h(cluster, deployments, found),
+        bound_usd_per_h=None if bound is None or not found.span_s else bound / found.span_s,
+        missed=_missed(metrics, traffic), scaled_missed=_missed(scaled[1], traffic),
+        device_h=float((found.paid_s * each).sum()) / 3600.0,
+        scaled_device_h=float((scaled[0].paid_s * each).sum()) / 3600.0,
+        bound_device_h=None if device_s is None else device_s / 3600.0,
     )  # fmt: skip
+
+
+def _missed(metrics: Metrics, traffic: Traffic) -> int | None:
+    """Requests that miss the objective; None without one."""
+    return None if metrics.attained is None else round((1.0 - metrics.attained) * traffic.requests)

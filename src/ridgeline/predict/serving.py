@@ -141,7 +141,7 @@ def simulate_serving(
         shares=_shares(deployments, found, traffic),
         groups=groups,
         sessions=session_use(found, traffic),
-        fixed=fixed_fleet(cluster, engines, tables, traffic, goal, way),
+        fixed=fixed_fleet(cluster, engines, tables, traffic, (found, metrics, goal), way),
     )
 
 

@@ -31,7 +31,8 @@ class GroupUse:
 @dataclass(frozen=True, kw_only=True)
 class FixedFleet:
     """A fleet that is never scaled, beside one that is: its instances, the share of requests that keep the objective
-    [1] and whether it holds, TTFT [s], its price, and the least that any fleet of its instances costs [USD/h]."""
+    [1] and whether it holds, TTFT [s], its price and device hours, and the least that any fleet of its instances costs
+    [USD/h] and takes [device hours]; `missed` requests of it, and `scaled_missed` of the one that is scaled."""
 
     instances: int
     attained: float | None
@@ -39,6 +40,11 @@ class FixedFleet:
     ttft_p99_s: float
     usd_per_h: float | None
     bound_usd_per_h: float | None
+    missed: int | None
+    scaled_missed: int | None
+    device_h: float
+    scaled_device_h: float
+    bound_device_h: float | None
 
     def told(self, usd_per_h: float | None) -> str:
         """In a line, beside the price of the fleet that is scaled [USD/h]."""
@@ -50,6 +56,10 @@ class FixedFleet:
             )
         if self.bound_usd_per_h is not None:
             text += f"; no fleet of them below ${self.bound_usd_per_h:.4g} (closed form)"
+        text += f"; device hours {self.device_h:.3g}, scaled {self.scaled_device_h:.3g}"
+        text += "" if self.bound_device_h is None else f", at least {self.bound_device_h:.3g}"
+        if self.missed is not None and self.scaled_missed is not None:
+            text += f"; {self.missed:,} requests miss the objective, scaled {self.scaled_missed:,}"
         return text
 
 

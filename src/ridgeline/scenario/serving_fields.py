@@ -171,7 +171,7 @@ def _autoscale(value: object) -> dict[str, Any]:
     loads = {name: found.pop(name) for name in ("high", "low") if name in found}
     if rule and loads:
         raise ValueError(
-            f"{shown(value)} says {min(loads)} beside a rule; write it in the rule's brackets, NAME(high=16)"
+            f"{shown(value)} says {min(loads)} beside a rule; write it in its brackets, {rule}({min(loads)}=4)"
         )
     if not rule and len(loads) < 2:
         raise ValueError(f"{shown(value)} leaves out the load at which instances start or stop; write high=16,low=4")

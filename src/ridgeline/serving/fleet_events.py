@@ -20,8 +20,9 @@ _FAILURES = 64  # of one instance at most
 class Autoscale:
     """Instances by a `rule`, the text of an autoscaler, asked every `period_s` [s] up to `step` times; `ttft_s` [s] is
     the objective's. Starting takes `start_s` [s], None: a cold start's (`cold_start`). `fewest` are always up, the
-    deployment's instances at most; each pool is scaled on its own, and keeps its own fewest. Cold starts pull `image_bytes` [byte] at `pull_bytes_per_s` and read weights at `load_bytes_per_s`
-    [byte/s], 0: as fast as the engine's loader does."""
+    deployment's instances at most; each pool is scaled on its own, and keeps its own fewest.
+    Cold starts pull `image_bytes` [byte] at `pull_bytes_per_s` and read weights at `load_bytes_per_s` [byte/s], 0: as
+    fast as the engine's loader does."""
 
     rule: str = "load-scaling"
     ttft_s: float | None = None

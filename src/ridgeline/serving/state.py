@@ -180,8 +180,9 @@ SYSTEM = _dtype(
 At most `concurrency` requests in flight (0: any number), of which `unstarted` is the first that has not started;
 whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; prompts of `long_tokens` or more are long
 to the router (0: to none); `awaited` entries of `coming`, and the `numbered` next of them; a stretch of the series
-takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, `start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then sums [s]: of
-iterations with prompts and without, and of the latter's times weighted with sequences and with tokens of context.
+takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, `start_s` to start one, `scale_step`
+at once, `fewest` and `most` of them. Counts, then sums [s]: of iterations with prompts and without, and of the
+latter's times weighted with sequences and with tokens of context.
 """
 
 

@@ -168,10 +168,10 @@ class LoadScaling(_Loads):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueScaling(Autoscaler):
-    """By queue length: one is started where more than `queue` requests wait for each instance, one stopped at low load.
+    """By queue length: one is started where more than `queue` requests wait for each, one stopped at low load.
 
-    Of instances that are up or starting, as llm-d's analyzer reads queues; none is stopped while a request waits. A full
-    KV cache shows in the queue: who does not fit waits.
+    Of instances that are up or starting, as llm-d's analyzer reads queues; none is stopped while a request waits. A
+    full KV cache shows in the queue: who does not fit waits.
     """
 
     key: ClassVar[str] = "queue-scaling"
