@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.errors import UnitError
+from ridgeline.errors import PlanError, UnitError, UnknownNameError
 from ridgeline.facts.engine_kernels import expert_backends
 from ridgeline.scenario.fields import TECHNIQUES, count, fields_of, number, one_of, own, shown
 from ridgeline.scenario.serving_words import word_fields
@@ -176,7 +176,10 @@ def _autoscale(value: object) -> dict[str, Any]:
     if not rule and len(loads) < 2:
         raise ValueError(f"{shown(value)} leaves out the load at which instances start or stop; write high=16,low=4")
     words = ",".join(f"{name}={amount}" for name, amount in loads.items())
-    found["rule"] = technique("autoscalers", rule or f"load-scaling({words})").text
+    try:
+        found["rule"] = technique("autoscalers", rule or f"load-scaling({words})").text
+    except (PlanError, UnknownNameError) as error:
+        raise ValueError(str(error)) from None
     return {_OF_SCALING.get(name, name): amount for name, amount in found.items()}
 
 
