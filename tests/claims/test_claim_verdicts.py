@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ridgeline.claims.files import CommandValue, Paper, PaperClaim
-from ridgeline.claims.verdicts import ValueRange, outcome, rows_of, summarise, value_at
+from ridgeline.claims.verdicts import outcome, rows_of, summarise
 from ridgeline.facts.ledger import ledger
+from ridgeline.report.answer_values import ValueRange, value_at
 
 STEP = {"step_time_s": {"value": 2.0, "low": 1.0, "high": 4.0}, "tokens_per_s": 100.0}
 ANSWERS: Mapping[str, Mapping[str, Any]] = {

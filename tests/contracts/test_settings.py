@@ -57,7 +57,7 @@ def test_it_says_whether_it_applies_and_names_texts_of_itself(key: str, name: st
 def test_its_kinds_are_known_and_its_quality_has_a_source(key: str) -> None:
     one = EVERY[key]
     assert one.kinds
-    assert one.kinds <= {TRAINING, SERVING, "sampling", "jobs", "applications", "operator", "post-training"}
+    assert one.kinds <= {TRAINING, SERVING, "sampling", "jobs", "applications", "operator", "post-training", "fleets"}
     if one.quality is not None:
         assert one.quality.source
         assert one.quality.conditions

@@ -358,7 +358,10 @@ def test_a_loss_holds_no_more_than_whole_logits(key: str, tokens: int, more: int
     )  # fmt: skip
     one = LOSSES[key]
     assert 0.0 <= float(np.asarray(one.backward_bytes(small))) <= float(np.asarray(one.backward_bytes(large)))
-    assert 0.0 <= float(np.asarray(one.held_bytes(small))) <= max(float(small.whole_bytes), 16.0 * (tokens + vocab))
+    most = max(float(small.whole_bytes), 16.0 * (tokens + vocab))
+    if one.early_gradient:  # the head's fp32 copy and gradient, hidden states in order, and a chunk made again
+        most += 10.0 * vocab * hidden + 4.0 * tokens * hidden + 20.0 * min(tokens, 256) * vocab
+    assert 0.0 <= float(np.asarray(one.held_bytes(small))) <= most
     assert one.gradient_copies() >= 0.0
     assert one.logits_again() >= 0.0
 

@@ -30,7 +30,7 @@ TWO = Processors(cpu=XEON, sockets=2, cores=64, memory_bytes_per_s=614.4e9)
 
 def test_every_constant_has_source_evidence_and_unit() -> None:
     table = cpu_constants()
-    assert len(table) == 46
+    assert len(table) == 42
     assert {fact.unit for fact in table.values()} == {"1", "s", "byte", "byte/s"}
     assert all(fact.source and fact.conditions for fact in table.values())
     assert table["stream.ddr"].evidence is Evidence.MEASURED

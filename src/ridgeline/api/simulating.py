@@ -127,7 +127,7 @@ def _application(one: ApplicationTable, all_of: SharedDevice) -> Application:
 def _part_s(part: RequestPartTable) -> float:
     """Time of a part [s]: as it is said, or of a command's answer."""
     from ridgeline.api.claiming import asked
-    from ridgeline.claims.verdicts import value_at
+    from ridgeline.report.answer_values import value_at
 
     if part.seconds is not None:
         return part.seconds

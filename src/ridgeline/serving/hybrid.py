@@ -301,6 +301,8 @@ def _with_disk(hybrid: Hybrid, rows: Rows, share: float, total: HybridParts) -> 
     fetches ahead.
     """
     placement = hybrid.placement
+    if hybrid.ranked is not None:  # a window reads what it goes over
+        return total
     resident = hybrid.resident_bytes(share)
     size = hybrid.kept_bytes(share)
     if resident is None or placement.from_disk or resident >= size + hybrid.workspace_bytes:
