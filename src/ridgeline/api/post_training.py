@@ -17,7 +17,7 @@ from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAIN
 from ridgeline.search.post_training import roles_of, search_post_training
 from ridgeline.units import bytes_text, time_text
 
-_WIDTH = 140  # columns when piped
+_WIDTH = 100  # columns when piped
 
 
 def asked_of(subject: str, on: str | None, words: Mapping[str, Any]) -> PostTrainingScenario:
