@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from ridgeline.api.verb import VERBS
+from ridgeline.cli.commands import DOORS
 from ridgeline.cli.main import run
 
 HEAVY = ("numpy", "numba", "scipy", "rich.console", "torch", "ridgeline.search", "ridgeline.cost")
@@ -124,3 +126,13 @@ def test_examples_of_the_help_are_answered(capsys: pytest.CaptureFixture[str]) -
         for words in asked:
             assert run([*words.split(), "--json"]) == 0, words
             assert json.loads(capsys.readouterr().out)
+
+
+def test_the_list_of_commands_builds_none(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, one: object) -> None:
+        raise AssertionError(f"{name} was built for the list of commands")
+
+    monkeypatch.setattr("ridgeline.cli.commands.build", refuse)
+    assert run(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert all(f"  {name} " in page for name in (*VERBS, *DOORS))

@@ -1,4 +1,4 @@
-"""The group of commands: each is built, with its hundred flags, when it is named or when the help lists all."""
+"""The group of commands: each is built, with its hundred flags, when it is named."""
 
 from __future__ import annotations
 
@@ -291,6 +291,11 @@ def _parameter(field: Field, heading: str) -> inspect.Parameter:
 
 class Commands(_Plain, TyperGroup):
     """The commands of `VERBS` and `DOORS`, in their order; a name that is none of them builds all, for the nearest."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes each command's name and short help; none is built for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.short_help) for name, one in {**VERBS, **DOORS}.items()])
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names of all commands."""
