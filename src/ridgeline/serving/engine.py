@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -116,6 +116,17 @@ class Engine:
             beside_tokens=min(self.policy.shared_beside_tokens, captured), captured=bool(self.graphs),
             whole_cache=self.policy.whole_cache or fixed > 0, whole_batch=fixed > 0,
         )  # fmt: skip
+
+    @cached_property
+    def _numbers(self) -> dict[int, dict[str, float]]:
+        return {}
+
+    def numbers(self, stride: int) -> Mapping[str, float]:
+        """What its techniques state of `state.RULE`: asked once, since they may price iterations to know it."""
+        if stride not in self._numbers:
+            stated = (technique.numbers(self, stride) for technique in applied(self.deployment))
+            self._numbers[stride] = {name: value for each in stated for name, value in each.items()}
+        return self._numbers[stride]
 
     def rule(
         self, tables: StepTables, *, prefix_tokens: int = 0, stride: int = 0, takers: Sequence[Engine] = ()

@@ -75,9 +75,7 @@ def rule_of(
         "chain": 0.5,
         "attention_memory": 1.0,
     }
-    for technique in applied(deployment):
-        values |= technique.numbers(one, stride)
-    for name, value in values.items():
+    for name, value in {**values, **one.numbers(stride)}.items():
         rule[name] = value
     return rule
 
