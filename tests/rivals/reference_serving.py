@@ -474,6 +474,15 @@ class Fleet:
         """Requests of an instance that have not ended."""
         return sum(len(rank.queue) + len(rank.running) for rank in instance.ranks)
 
+    def filled(self, instance: Instance) -> float:
+        """Blocks in use after the last step that has ended, and of who waits, as a share of all [1]."""
+        rule, blocks = instance.rule, 0.0
+        for rank in instance.ranks:
+            blocks += rank.used
+            for one in rank.queue:
+                blocks += one.needed / rule["block_tokens"]
+        return float(blocks / (rule["capacity"] * len(instance.ranks)))
+
     def choose(self, pool: list[Instance], one: Asked, kind: str) -> Instance:
         """The instance that takes a request."""
         if self.router == "round-robin":
@@ -483,6 +492,8 @@ class Fleet:
             return chosen
         if self.router == "least-loaded":
             return min(pool, key=self.load)
+        if self.router == "kv-usage":
+            return min(pool, key=lambda each: (self.filled(each), self.load(each)))
         return min(pool, key=lambda each: (-max(rank.found(one) for rank in each.ranks), self.load(each)))
 
     def arrive(self, one: Asked) -> None:

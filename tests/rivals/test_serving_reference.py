@@ -508,6 +508,21 @@ def test_the_cases_are_not_vacuous() -> None:
     assert {name: seen[name] for name in least if seen[name] < least[name]} == {}
 
 
+@pytest.mark.parametrize("batch", range(6))
+def test_a_router_by_blocks_sees_the_steps_that_have_ended(batch: int) -> None:
+    """Cases of several instances whose requests go where the smallest share of blocks is in use."""
+    wrong, routed = [], 0
+    for seed in range(batch * CASES, (batch + 1) * CASES):
+        case = random_case(seed)
+        if sum(one.deployment.instances for one in case.engines) < 2:
+            continue
+        routed += 1
+        names, _ = differences(replace(case, router="kv-usage"))
+        wrong += [f"case {seed}: {', '.join(names)}"] if names else []
+    assert not wrong
+    assert routed > 15
+
+
 def flat_table() -> StepTables:
     """Times that depend on nothing: 1 s of lane, 2 s of attention to decode, 4 s to a prompt."""
     flat = np.ones((2, 2))

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class Router(ServingTechnique):
     """Which instance takes a request; neutral: each in turn.
 
-    Where it goes `by_prefix` the attention ranks of an instance are chosen by it too.
+    Where it goes `by_prefix` the attention ranks of an instance are chosen by it too. One that looks at no cache says
+    so (`reads_cache`): decode steps that have ended need not be booked before it is asked.
     """
 
     family: ClassVar[str] = "routers"
     said_as: ClassVar[str] = "router"
     by_prefix: ClassVar[bool] = False
+    reads_cache: ClassVar[bool] = True
     quality: ClassVar[Fact | None] = EXACT
 
     @property

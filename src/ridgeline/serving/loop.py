@@ -1,8 +1,8 @@
 """The request clock, compiled: arrivals, iterations of instances, caches on their way; events in order of time.
 
 An instance that only decodes is at a run of steps that ends with the first request to end, or with the first step that
-ends after a request arrives at it; everything between is advanced at once, exactly. Only a router by prefixes may see
-the cache of a run as it was when the run began: what a run evicts is booked at its end.
+ends after a request arrives at it; everything between is advanced at once, exactly. Before a router that reads caches,
+or the rule of a fleet's size, is asked, the steps of runs that have ended are booked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ridgeline.serving.kv_eviction import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks, stop_keeping
 from ridgeline.serving.remote_kv import too_long
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
-from ridgeline.serving.runs import set_run
+from ridgeline.serving.runs import catch_up_all, set_run
 from ridgeline.serving.sequences import release
 from ridgeline.serving.state import (
     ANSWERS,
@@ -89,6 +89,8 @@ def _arrive(clock: Clock, request: int, now_s: float) -> None:
             clock.requests[request].stage = COMES_IN
             push(clock, now_s + clock.requests[request].front_s, request)
             return
+    if clock.system.reads_cache:
+        catch_up_all(clock, now_s)
     instance = choose_instance(clock, pool, request)
     if instance == NOBODY:
         later_s = next_start(clock, pool)

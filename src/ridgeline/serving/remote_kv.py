@@ -18,7 +18,7 @@ from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.mechanisms import constant
 from ridgeline.lower.pieces import Core, Recurrence, Served
 from ridgeline.seams.serving import RemoteKV, preemption_of
-from ridgeline.serving.clock import NO, Lines, decode_lines, decode_s, hosted, of_one_host, run
+from ridgeline.serving.clock import NO, Lines, decode_lines, decode_s, hosted
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.hooks import lends
 from ridgeline.serving.queues import first_growth, growth, held_blocks, most_blocks
@@ -241,21 +241,6 @@ def borrow_lines(clock: Clock, rule: Record, instance: int, lines: Lines) -> Lin
     added, far = borrowed_s(clock, rule, clock.instances[instance].first_rank)
     least, constant, factor = lines[0], lines[1] + added, lines[2]
     return (least, constant, factor, constant + far, 0.0, NO, 0.0, NO, 0.0)
-
-
-@clocked
-def steps_done(clock: Clock, rule: Record, instance: int, lines: Lines, now_s: float) -> tuple[int, float]:
-    """Steps of a run that have ended before now, but for the one that runs, and their time [step, s]."""
-    rank = clock.instances[instance].first_rank
-    sequences, here = float(clock.ranks[rank].decoding), float(clock.ranks[rank].running)
-    running = of_one_host(rule, here, here)
-    context, most = clock.ranks[rank].context / sequences, clock.instances[instance].steps
-    limit_s, histogram = now_s - clock.instances[instance].begun_s, clock.histogram
-    done, _ = run(clock.times, rule, (sequences, running, context), lines, most, limit_s, histogram, 0.0)
-    if done < 2:
-        return 0, 0.0
-    _, elapsed = run(clock.times, rule, (sequences, running, context), lines, done - 1, math.inf, histogram, 0.0)
-    return done - 1, elapsed
 
 
 _LONG_CONTEXTS = 32_768.0, 65_536.0  # between which the time of one more token elsewhere is read [token]

@@ -232,6 +232,7 @@ def _system(traffic: Traffic, router: Router, instances: Records, fleet_events: 
         raise DomainError("a closed loop of sessions is not defined; give either concurrency or turns that wait")
     system = np.zeros((), dtype=state.SYSTEM)
     system["by_prefix"], system["concurrency"] = router.by_prefix, concurrency
+    system["reads_cache"] = router.reads_cache and bool(router.hooks())
     system["long_tokens"] = router.long_tokens
     system["by_priority"], system["unstarted"] = np.ptp(traffic.priority) > 0, min(concurrency, traffic.requests)
     system["series_s"] = 1.0

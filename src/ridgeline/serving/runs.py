@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from ridgeline.serving.attention_ffn import micro_batched_lines
-from ridgeline.serving.clock import Lines, decode_lines, of_one_host, run, tally
+from ridgeline.serving.clock import Batch, Lines, decode_lines, of_one_host, run, tally
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.fairness import steps_to_turn
 from ridgeline.serving.kv_eviction import fetch_s
 from ridgeline.serving.queues import growth, make_room, steps_that_fit
-from ridgeline.serving.remote_kv import borrow_lines, steps_done
+from ridgeline.serving.remote_kv import borrow_lines
 from ridgeline.serving.schedule import ensure_growth
 from ridgeline.serving.split import split_lines
-from ridgeline.serving.state import DECODES, MIXED_BATCHES, Clock, Record
+from ridgeline.serving.state import BOTH, DECODES, MIXED_BATCHES, Clock, Record
 
 
 @clocked
@@ -93,24 +93,28 @@ def lines_of(clock: Clock, rule: Record, instance: int, sequences: float, total:
 
 
 @clocked
+def _moved_s(clock: Clock, rule: Record, instance: int, batch: Batch, lines: Lines) -> float:
+    """By how much caches that move to or from the host make the first step of a run longer [s]."""
+    moved = 0.0
+    for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
+        moved = max(moved, clock.ranks[rank].moved_s)
+    if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
+        _, step_s = run(clock.times, rule, batch, lines, 1, math.inf, clock.histogram, 0.0)
+        moved = max(0.0, moved - step_s)
+    return float(moved)
+
+
+@clocked
 def set_run(clock: Clock, rule: Record, instance: int, steps: int, limit_s: float) -> None:
     """Sets the length of a run of decode steps: at most `steps`, cut at the first that ends at `limit_s` or later."""
     best, total, running, active = _busiest(clock, rule, instance)
     sequences = float(clock.ranks[best].decoding)
-    moved = 0.0
-    for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
-        moved = max(moved, clock.ranks[rank].moved_s)
     lines = lines_of(clock, rule, instance, sequences, total, active)
-    context = clock.ranks[best].context / max(clock.ranks[best].decoding, 1)
-    if moved > 0.0 and rule.beside:  # the first step is no shorter than what moves
-        _, step_s = run(clock.times, rule, (sequences, running, context), lines, 1, math.inf, clock.histogram, 0.0)
-        moved = max(0.0, moved - step_s)
-    begun = clock.instances[instance].begun_s + moved
-    done, elapsed = run(
-        clock.times, rule, (sequences, running, context), lines, steps, limit_s - begun, clock.histogram, 0.0
-    )
+    batch = (sequences, running, clock.ranks[best].context / max(clock.ranks[best].decoding, 1))
+    begun = clock.instances[instance].begun_s + _moved_s(clock, rule, instance, batch, lines)
+    done, elapsed = run(clock.times, rule, batch, lines, steps, limit_s - begun, clock.histogram, 0.0)
     if done == 0:
-        done, elapsed = run(clock.times, rule, (sequences, running, context), lines, 1, math.inf, clock.histogram, 0.0)
+        done, elapsed = run(clock.times, rule, batch, lines, 1, math.inf, clock.histogram, 0.0)
     clock.instances[instance].steps, clock.instances[instance].next_s = done, begun + elapsed
 
 
@@ -165,19 +169,33 @@ def book_run(clock: Clock, rule: Record, instance: int, steps: int, seconds: flo
 
 
 @clocked
-def catch_up(clock: Clock, rule: Record, now_s: float) -> None:
+def catch_up(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
+    """Books the steps of a run that have ended before now, and leaves the one that runs."""
+    if clock.instances[instance].at != DECODES or clock.instances[instance].steps < 2:
+        return
+    best, total, running, active = _busiest(clock, rule, instance)
+    sequences = float(clock.ranks[best].decoding)
+    lines = lines_of(clock, rule, instance, sequences, total, active)
+    batch, most = (sequences, running, clock.ranks[best].context / sequences), clock.instances[instance].steps
+    moved = _moved_s(clock, rule, instance, batch, lines)
+    limit_s = now_s - (clock.instances[instance].begun_s + moved)
+    done, _ = run(clock.times, rule, batch, lines, most, limit_s, clock.histogram, 0.0)
+    if done < 2:
+        return
+    _, elapsed = run(clock.times, rule, batch, lines, done - 1, math.inf, clock.histogram, 0.0)
+    elapsed += moved
+    book_run(clock, rule, instance, done - 1, elapsed)
+    if clock.instances[instance].lane == BOTH:  # else busy until both lanes are idle
+        clock.instances[instance].busy_s += elapsed
+    clock.instances[instance].begun_s += elapsed
+    clock.instances[instance].steps = most - (done - 1)
+
+
+@clocked
+def catch_up_all(clock: Clock, now_s: float) -> None:
     """Books the steps of all runs that have ended before now, so that what each rank holds is known."""
     for instance in range(clock.instances.size):
-        if clock.instances[instance].at != DECODES or clock.instances[instance].steps < 2:
-            continue
-        sequences = float(clock.ranks[clock.instances[instance].first_rank].decoding)
-        lines = lines_of(clock, rule, instance, sequences, sequences, 1)
-        done, elapsed = steps_done(clock, rule, instance, lines, now_s)
-        if done > 0:
-            book_run(clock, rule, instance, done, elapsed)
-            clock.instances[instance].busy_s += elapsed
-            clock.instances[instance].begun_s += elapsed
-            clock.instances[instance].steps -= done
+        catch_up(clock, clock.rules[clock.instances[instance].kind], instance, now_s)
 
 
 @clocked

@@ -170,7 +170,7 @@ COMING = _dtype("number request", "at_s")
 
 
 SYSTEM = _dtype(
-    "concurrency by_priority by_prefix long_tokens awaited numbered unstarted fewest most scale_step"
+    "concurrency by_priority by_prefix reads_cache long_tokens awaited numbered unstarted fewest most scale_step"
     " iterations preemptions prompt_tokens hit_tokens moves runs done peak_blocks failures starts stopped loads loans"
     " merges",
     "series_s period_s start_s look_s prefill_s decode_s sequence_s context_s",
@@ -178,11 +178,11 @@ SYSTEM = _dtype(
 """What holds for all instances together, and what is counted while the clock runs.
 
 At most `concurrency` requests in flight (0: any number), of which `unstarted` is the first that has not started;
-whether priorities differ (`by_priority`) and ranks are chosen `by_prefix`; prompts of `long_tokens` or more are long
-to the router (0: to none); `awaited` entries of `coming`, and the `numbered` next of them; a stretch of the series
-takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`, `start_s` to start one, `scale_step`
-at once, `fewest` and `most` of them. Counts, then sums [s]: of iterations with prompts and without, and of the
-latter's times weighted with sequences and with tokens of context.
+whether priorities differ (`by_priority`), ranks are chosen `by_prefix` and the router `reads_cache`; prompts of
+`long_tokens` or more are long to the router (0: to none); `awaited` entries of `coming`, and the `numbered` next of
+them; a stretch of the series takes `series_s` [s]. Scaling: every `period_s` [s] (0: never), next at `look_s`,
+`start_s` to start one, `scale_step` at once, `fewest` and `most` of them. Counts, then sums [s]: of iterations with
+prompts and without, and of the latter's times weighted with sequences and with tokens of context.
 """
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
-from ridgeline.serving.clock import hosted, run
+from ridgeline.serving.clock import hosted
 from ridgeline.serving.compiling import clocked
-from ridgeline.serving.runs import book_run, lines_of, set_run, steps_to_go
+from ridgeline.serving.runs import catch_up, set_run, steps_to_go
 from ridgeline.serving.schedule import ensure_growth, form_batch
 from ridgeline.serving.sequences import start_decoding
 from ridgeline.serving.split import prompt_s
@@ -44,7 +44,7 @@ def rests(clock: Clock, instance: int, now_s: float, seconds: float) -> None:
 def begin_prompts(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     """Starts the next iteration of prompts, or leaves the lane idle."""
     peer = clock.instances[instance].peer
-    _catch_up(clock, rule, peer, now_s)
+    catch_up(clock, rule, peer, now_s)
     rank = clock.instances[instance].first_rank
     form_batch(clock, rule, rank, math.inf, now_s)
     clock.instances[instance].begun_s = now_s
@@ -98,22 +98,3 @@ def take_in(clock: Clock, rule: Record, rank: int) -> None:
             start_decoding(clock, rule, rank, request)
             clock.ranks[rank].joining -= 1
         request = int(clock.requests[request].after)
-
-
-@clocked
-def _catch_up(clock: Clock, rule: Record, instance: int, now: float) -> None:
-    """Books the steps of a run that have ended before now, and leaves the one that runs."""
-    if clock.instances[instance].at != DECODES or clock.instances[instance].steps < 2:
-        return
-    rank, begun = clock.instances[instance].first_rank, clock.instances[instance].begun_s
-    sequences = float(clock.ranks[rank].decoding)
-    lines = lines_of(clock, rule, instance, sequences, sequences, 1)  # a divided device is one rank
-    context = clock.ranks[rank].context / sequences
-    most = clock.instances[instance].steps
-    histogram = clock.histogram
-    done, _ = run(clock.times, rule, (sequences, sequences, context), lines, most, now - begun, histogram, 0.0)
-    if done > 1:
-        _, elapsed = run(clock.times, rule, (sequences, sequences, context), lines, done - 1, math.inf, histogram, 0.0)
-        book_run(clock, rule, instance, done - 1, elapsed)
-        clock.instances[instance].begun_s = begun + elapsed
-        clock.instances[instance].steps = most - (done - 1)

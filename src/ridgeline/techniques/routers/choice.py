@@ -23,6 +23,7 @@ class LeastLoaded(Router):
     """The instance with the fewest requests that have not ended, the first of those that have equally few."""
 
     key: ClassVar[str] = "least-loaded"
+    reads_cache: ClassVar[bool] = False
     source: ClassVar[tuple[str, ...]] = ("vllm",)
 
     def hooks(self) -> Mapping[str, Callable[..., Any]]:
@@ -58,6 +59,7 @@ class PromptLength(Router):
     """
 
     key: ClassVar[str] = "prompt-length"
+    reads_cache: ClassVar[bool] = False
     source: ClassVar[tuple[str, ...]] = ("melange",)
     tokens: int = param(2048, "token", "the shortest prompt that the last deployment takes", low=1, high=1e7)
 
