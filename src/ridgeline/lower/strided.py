@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROW_BYTES = 512  # to which rows of an array in device memory are padded; source: tempi-repo, cudaMalloc3D on V100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +52,56 @@ class StridedType:
             else:
                 found.append((count, stride))
         return StridedType(block=block, dims=tuple(found), start=self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halo:
+    """One process's halo exchange on a periodic grid: `local` points along x, y and z of `element` bytes, to `radius`.
+
+    `places` are processes along x, y and z, numbered with x innermost.
+    """
+
+    local: tuple[int, int, int]
+    places: tuple[int, int, int]
+    radius: int
+    element: int
+
+    @classmethod
+    def of(cls, grid: Sequence[int], processes: int, *, radius: int, element: int) -> Halo:
+        """The grid cut among processes: its longest side by each prime factor in turn, the largest factor first.
+
+        Of equal sides the one along z is cut before y and x. Source: tempi-repo, bin/bench_halo_exchange.cpp.
+        """
+        local, places = list(grid), [1, 1, 1]
+        for factor in reversed(_prime_factors(processes)):
+            side = max((2, 1, 0), key=lambda one: local[one])
+            local[side], places[side] = local[side] // factor, places[side] * factor
+        x, y, z = local
+        return cls(local=(x, y, z), places=(places[0], places[1], places[2]), radius=radius, element=element)
+
+    def messages(self) -> Iterator[tuple[StridedType, NDArray[np.int64]]]:
+        """What is sent in each of 26 directions, and to which process by each (processes,) [index]."""
+        x, y, _ = self.local
+        row = -(-(x + 2 * self.radius) * self.element // ROW_BYTES) * ROW_BYTES
+        plane = row * (y + 2 * self.radius)
+        ranks = np.arange(prod(self.places))
+        at = np.unravel_index(ranks, self.places[::-1])[::-1]
+        for way in product((-1, 0, 1), repeat=3):
+            if way == (0, 0, 0):
+                continue
+            wide, high, deep = (side if not one else self.radius for side, one in zip(self.local, way, strict=True))
+            moved = [(one + step) % many for one, step, many in zip(at, way, self.places, strict=True)]
+            to = (moved[2] * self.places[1] + moved[1]) * self.places[0] + moved[0]
+            box = StridedType(block=wide * self.element).repeated(high, row).repeated(deep, plane)
+            yield box.canonical(), np.asarray(to)
+
+
+def _prime_factors(number: int) -> list[int]:
+    """Prime factors of a number, the smallest first [1]."""
+    found, factor = [], 2
+    while factor * factor <= number:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return [*found, number] if number > 1 else found

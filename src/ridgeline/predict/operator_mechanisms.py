@@ -25,7 +25,7 @@ from ridgeline.facts.records import Evidence
 from ridgeline.graph.ops import Op, ScanOp
 from ridgeline.graph.recurrent import lightning_ops, state_space_ops
 from ridgeline.graph.spec import Lightning, StateSpace
-from ridgeline.lower.strided import StridedType
+from ridgeline.lower.strided import Halo, StridedType
 from ridgeline.lower.work import Phase, Stream
 from ridgeline.seams.registry import technique
 from ridgeline.seams.strided import STRIDED, StridedRates, StridedTransfer
@@ -125,7 +125,8 @@ COPIES = ("host_copy", "nvme_read")
 LAUNCHES = ("launch", "graph_replay")
 
 
-BLOCKED = ("strided_pack", "strided_send")
+HALO = "halo_exchange"
+BLOCKED = ("strided_pack", "strided_send", HALO)
 DEFAULT = "tempi"
 
 
@@ -142,11 +143,13 @@ def strided_type(numbers: Sequence[int]) -> StridedType:
     return found
 
 
-def rates_of(found: Machine) -> StridedRates:
-    """What a machine's host, device and network take for strided data."""
-    part, host = found.cluster.accelerator, found.cluster.host
-    node = float(found.tiers[0].size) if found.cluster.count > found.cluster.node_devices else 1.0
-    apart = max(node, float(found.cluster.node_devices)) if found.cluster.count > found.cluster.node_devices else 1.0
+def rates_of(found: Machine, *, near: bool = False) -> StridedRates:
+    """What a machine's host, device and network take for strided data, sent to another node if there is one.
+
+    `near` keeps messages within the node.
+    """
+    part, host, node = found.cluster.accelerator, found.cluster.host, float(found.cluster.node_devices)
+    apart = 1.0 if near or found.cluster.count <= node else max(float(found.tiers[0].size), node)
 
     def message_s(size: float) -> float:
         return float(np.asarray(send_seconds(size, apart, found)))
@@ -155,19 +158,55 @@ def rates_of(found: Machine) -> StridedRates:
         issue_s=constant("launch.host.kernel") * host_slowness(part, host), kernel_s=found.device.kernel_s,
         memory_bytes_per_s=found.device.memory_bytes_per_s,
         link_bytes_per_s=host.device_bytes_per_s * constants()["efficiency.pcie.ring"].value, message_s=message_s,
+        near=apart == 1.0,
     )  # fmt: skip
 
 
+def halo_seconds(one: StridedTransfer, halo: Halo, fields: int, found: Machine) -> tuple[float, float]:
+    """Time until the last process has all halos of `fields` arrays [s], and the bytes that a process sends [byte].
+
+    A process's host issues packing and unpacking of its 26 messages an array one after the other; messages to other
+    nodes share its interface, those within the node its links, and the longer of both is waited for.
+    """
+    node = found.cluster.node_devices
+    ranks = np.arange(found.cluster.count)
+    handled, sent, total = np.zeros(len(ranks)), np.zeros((2, len(ranks))), 0
+    ways = [rates_of(found, near=near) for near in (False, True)]
+    for box, to in halo.messages():
+        near = to // node == ranks // node
+        total += box.bytes
+        for side, rates in enumerate(ways):
+            alone = one.send_s(box.block, box.blocks, rates) - one.message_s(box.bytes, rates)
+            handled += np.where(near == bool(side), max(alone, 0.0), 0.0)
+            sent[side] += np.where(near == bool(side), box.bytes, 0.0)
+    waits = [
+        [one.message_s(fields * float(size), rates) if size else 0.0 for size in sizes]
+        for sizes, rates in zip(sent, ways, strict=True)
+    ]
+    return float(np.max(fields * handled + np.max(waits, axis=0))), float(fields * total)
+
+
 def strided_cost(kind: str, numbers: Sequence[int], found: Machine, text: str) -> Cost:
-    """Time to pack strided data on a device, or to send them to one of another node [s]; `text` names how."""
+    """Time to pack strided data on a device, to send them to one of another node, or of a halo exchange [s].
+
+    `text` names how. Raises `InputError` for a grid that the devices divide into less than its radius.
+    """
     one = technique(STRIDED, text or DEFAULT)
     assert isinstance(one, StridedTransfer)
-    form, rates = strided_type(numbers).canonical(), rates_of(found)
-    run = one.pack_s if kind == "strided_pack" else one.send_s
-    seconds = run(form.block, form.blocks, rates)
-    low_s, high_s = interval(seconds, Evidence.ASSUMED)
-    floor_s = 2.0 * form.bytes / found.cluster.accelerator.memory_bytes_per_s
+    if kind == HALO:
+        halo = Halo.of(numbers[:3], found.cluster.count, radius=numbers[3], element=numbers[5])
+        if min(halo.local) < halo.radius:
+            parts = "x".join(map(str, halo.local))
+            fault = f"leaves {parts} points to each of {found.cluster.count} devices, fewer than its radius of"
+            raise InputError(f"a grid that {fault} {halo.radius}; make it larger", field="SHAPE")
+        seconds, size = halo_seconds(one, halo, numbers[4], found)
+    else:
+        form, rates = strided_type(numbers).canonical(), rates_of(found)
+        run = one.pack_s if kind == "strided_pack" else one.send_s
+        seconds, size = run(form.block, form.blocks, rates), float(form.bytes)
+    low_s, high_s = interval(seconds, one.evidence)
     return Cost(
-        seconds=seconds, low_s=low_s, high_s=high_s, bytes=float(form.bytes), memory_s=floor_s,
-        evidence=Evidence.ASSUMED, source="the mechanism, with launches of launch.host.kernel",
+        seconds=seconds, low_s=low_s, high_s=high_s, bytes=size,
+        memory_s=2.0 * size / found.cluster.accelerator.memory_bytes_per_s, evidence=one.evidence,
+        source=f"the mechanism of {one.text}, with launches of launch.host.kernel",
     )  # fmt: skip

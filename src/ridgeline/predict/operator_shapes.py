@@ -17,7 +17,7 @@ from ridgeline.cost.questions import Asked, Worked
 from ridgeline.cost.streams import STREAMS, stream_work
 from ridgeline.errors import InputError, UnitError
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Phase, Stream
-from ridgeline.predict.operator_mechanisms import BLOCKED, COPIES, LAUNCHES, convolved, lightning, state_space
+from ridgeline.predict.operator_mechanisms import BLOCKED, COPIES, HALO, LAUNCHES, convolved, lightning, state_space
 from ridgeline.units import parse, parse_count
 
 COLLECTIVES = tuple(kind.value for kind in CollectiveKind)
@@ -212,7 +212,8 @@ _NUMBERS = ((1,), "a number of parameters, e.g. 7B")
 _KERNELS = ((1,), "a number of kernels, e.g. 1200")
 _BLOCKS = ((3, 5, 7), "bytes of a block, then count and stride in bytes of each repetition, e.g. 24x256x2096")
 _OTHERS = {
-    **dict.fromkeys(UPDATES, _NUMBERS), **dict.fromkeys(LAUNCHES, _KERNELS), **dict.fromkeys(BLOCKED, _BLOCKS)
+    **dict.fromkeys(UPDATES, _NUMBERS), **dict.fromkeys(LAUNCHES, _KERNELS), **dict.fromkeys(BLOCKED, _BLOCKS),
+    HALO: ((6,), "XxYxZxRADIUSxFIELDSxBYTES of the whole grid, e.g. 768x512x256x3x8x8"),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ridgeline.facts.records import Fact
+from ridgeline.facts.records import Evidence, Fact
 from ridgeline.seams.technique import EXACT, Technique
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ STRIDED = "strided_transfers"
 class StridedRates:
     """What a machine takes: to issue a kernel or copy from the host, for a kernel beside its bytes, for a message [s].
 
-    `memory_bytes_per_s` of the device, `link_bytes_per_s` between host and device.
+    `memory_bytes_per_s` of the device, `link_bytes_per_s` between host and device; `near` says that a message stays
+    within a node.
     """
 
     issue_s: float
@@ -27,6 +28,7 @@ class StridedRates:
     memory_bytes_per_s: float
     link_bytes_per_s: float
     message_s: Callable[[float], float]
+    near: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,11 @@ class StridedTransfer(Technique):
         """None: it is of single operators."""
         return ()
 
+    @property
+    def evidence(self) -> Evidence:
+        """How its times are known: by launches whose time is assumed."""
+        return Evidence.ASSUMED
+
     def pack_s(self, block: int, blocks: int, rates: StridedRates) -> float:
         """Time to put blocks one after the other in device memory [s]."""
         raise NotImplementedError
@@ -48,3 +55,7 @@ class StridedTransfer(Technique):
     def send_s(self, block: int, blocks: int, rates: StridedRates) -> float:
         """Time to pack, send and unpack [s]."""
         raise NotImplementedError
+
+    def message_s(self, size_bytes: float, rates: StridedRates) -> float:
+        """Time of a message of packed bytes between devices [s]."""
+        return rates.message_s(size_bytes)
