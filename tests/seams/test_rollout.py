@@ -32,8 +32,14 @@ def test_staleness_0_is_the_synchronous_order() -> None:
 
 
 def test_one_step_off_takes_the_longer_side() -> None:
-    assert period("off-policy") == pytest.approx(10.0)  # generation never waits
-    assert period("off-policy", work_s=30.0) == pytest.approx(30.0)  # training never waits
+    """Generation or training never waits for the other, but both stop for the second in which weights are sent."""
+    assert period("off-policy") == pytest.approx(10.0 + 1.0)
+    assert period("off-policy", work_s=30.0) == pytest.approx(30.0 + 1.0)
+
+
+def test_weights_that_wait_in_host_memory_stop_nobody() -> None:
+    assert period("streaming(staleness=1,parts=1)") == pytest.approx(10.0)
+    assert period("streaming(staleness=1,parts=1)", work_s=30.0) == pytest.approx(30.0)
 
 
 def test_streaming_trains_under_the_tail_of_its_own_iteration() -> None:
@@ -111,6 +117,13 @@ def test_packed_rows_hold_all_tokens_and_no_padding() -> None:
     assert sequence_packing("packed-sequences(tokens=1000)").rows(lengths, 1) == (1, 1000, 0.0)
     rows, tokens, _ = sequence_packing("packed-sequences").rows(lengths, 4)
     assert (rows, tokens) == (4, 250)
+
+
+def test_packed_rows_may_hold_a_number_of_sequences() -> None:
+    """Six sequences of 600 tokens, two to a row, are three rows of 200; on four ranks four, of 150."""
+    lengths = np.array([50.0, 50.0, 100.0, 100.0, 100.0, 200.0])
+    assert sequence_packing("packed-sequences(sequences=2)").rows(lengths, 1) == (3, 200, 0.0)
+    assert sequence_packing("packed-sequences(sequences=2)").rows(lengths, 4) == (4, 150, 0.0)
 
 
 def test_padded_rows_are_as_long_as_the_longest() -> None:

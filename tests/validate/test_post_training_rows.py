@@ -58,6 +58,50 @@ def test_dapo_says_what_its_paper_does() -> None:
     assert not job.question.asked.reference
     assert job.question.stated["rollout_collection"] == "dynamic-sampling"
     assert any("16 responses" in text for text in job.assumptions)
+    assert {"collection": "every-response"} in [one.words for one in job.others]
+
+
+def test_scripts_of_dapo_for_a_model_of_mathematics_train_on_every_response() -> None:
+    job = read_job(row(algorithm="DAPO", model="Qwen2.5-Math-7B"), machines())
+    assert job.question.stated["rollout_collection"] == "every-response"
+    assert {"collection": "dynamic-sampling"} in [one.words for one in job.others]
+
+
+def test_a_mean_that_is_not_stated_lies_within_the_context_that_a_model_was_made_for() -> None:
+    """Qwen2.5-Math has 4,096 positions, 200 of them for the prompt: the root of 250 * 3,896 tokens, whatever limit."""
+    for limit in ("8192", "28672"):
+        words = {"model": "Qwen2.5-Math-7B", "response_tokens_mean": "", "response_tokens_max": limit}
+        asked = read_job(row(**words), machines()).question.asked
+        assert asked.response == pytest.approx((250 * 3896) ** 0.5)
+        assert asked.response_max == int(limit)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "notes", "packing"),
+    [
+        ("FSDP", "mini-batch 256, micro-batch 4 a GPU", "packed-sequences(sequences=4)"),
+        (
+            "Megatron-Core",
+            "train micro batch 2 sequences, log-prob micro batch 10 sequences",
+            "packed-sequences(sequences=2)",
+        ),
+        ("Megatron-Core", "dynamic batch FALSE; train 10k tokens a GPU", "packed-sequences(sequences=4)"),
+        ("FSDP", "no dynamic batching", "packed-sequences(sequences=16)"),
+        ("FSDP", "log-prob micro batch 10", "packed-sequences(tokens=16384)"),
+        ("FSDP", "padding kept; micro-batch 4", "padded-sequences(tokens=2200)"),
+    ],
+)
+def test_micro_batches_hold_the_sequences_that_a_row_states(trainer: str, notes: str, packing: str) -> None:
+    job = read_job(row(train_engine=trainer, notes=notes), machines())
+    assert job.question.stated["sequence_packing"] == packing
+
+
+def test_one_program_times_all_log_probabilities_together() -> None:
+    words = {"train_engine": "DTensor (FSDP2)", "layout": "8 colocated"}
+    both = answer(**words, metric="logprob_s", value="1")["predicted"]
+    own = answer(**{**words, "train_engine": "FSDP2"}, metric="logprob_s", value="1")["predicted"]
+    frozen = answer(**words, metric="ref_s", value="1")["predicted"]
+    assert both == pytest.approx(own + frozen)
 
 
 def test_what_a_row_leaves_open_is_assumed_and_widens_its_interval() -> None:
@@ -65,7 +109,7 @@ def test_what_a_row_leaves_open_is_assumed_and_widens_its_interval() -> None:
     assert group["predicted"] == pytest.approx(stated["predicted"])  # 8 responses a prompt, as the row had
     width = [one["high"] / one["low"] for one in (stated, group, limit)]
     assert width[0] < width[1] < width[2]
-    assert any("707 tokens on average (assumed: between 250 and the limit" in text for text in limit["assumptions"])
+    assert any("707 tokens on average (assumed: between 250 and 2,000 on" in text for text in limit["assumptions"])
     assert limit["predicted"] > stated["predicted"]  # of the root of 250 * 2,000 tokens, not 500
     words = [one.words for one in read_job(row(), machines()).others]
     assert words == [{"response_cv": 0.6}, {"graphs": False}, {"recompute": "full"}]

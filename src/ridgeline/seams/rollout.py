@@ -81,6 +81,10 @@ class RolloutSchedule(Technique):
         """Pieces of an iteration that are scored and trained on as soon as they are there [1]; 1 waits for all."""
         raise NotImplementedError
 
+    def weights_beside(self) -> bool:
+        """Whether new weights reach the engine while it generates and the trainer works on."""
+        return False
+
     def check(self, *, colocated: bool) -> None:
         """Raises `PlanError` where roles that take turns on the same devices cannot overlap."""
         if colocated and (self.versions_behind() or self.pieces() > 1):
@@ -127,14 +131,17 @@ def period_s(mode: RolloutSchedule, ready_s: Floats, rollout_s: float, work_s: f
 
     Generation of iteration k starts when that of k - 1 has ended and the weights of version k - 1 - b have come, with
     b the versions behind; work (scores and updates, `work_s` [s]) takes an iteration in pieces, each when its responses
-    are ready (`ready_s` (N,) ascending [s]) and the piece before it is done. New weights take `transfer_s` [s]. With
-    b = 0 and one piece this is rollout_s + work_s + transfer_s.
+    are ready (`ready_s` (N,) ascending [s]) and the piece before it is done. New weights take `transfer_s` [s] of both
+    sides at once: the trainer waits for the iteration under way, sends, and the engine generates nothing meanwhile;
+    not so where the mode says that they wait in host memory (`weights_beside`). With b = 0 and one piece this is
+    rollout_s + work_s + transfer_s.
     """
     pieces, behind, rounds = mode.pieces(), mode.versions_behind(), 24 + 4 * mode.versions_behind()
     places = np.minimum(np.ceil((np.arange(pieces) + 1) * len(ready_s) / pieces).astype(int) - 1, len(ready_s) - 1)
     arrives = np.append(ready_s[places[:-1]], rollout_s)
     generated, worked = 0.0, 0.0
     came: list[float] = []  # when the weights of each version are at the engine
+    both = behind > 0 and not mode.weights_beside()
     for round_ in range(rounds):
         needed = round_ - 1 - behind
         begin = max(generated, came[needed] if needed >= 0 else 0.0)
@@ -142,5 +149,7 @@ def period_s(mode: RolloutSchedule, ready_s: Floats, rollout_s: float, work_s: f
             worked = max(worked, begin + arrival) + work_s / pieces
         generated = begin + rollout_s
         came.append(worked + transfer_s)
+        if both:
+            generated, worked = generated + transfer_s, worked + transfer_s
     half = rounds // 2
     return (came[-1] - came[half - 1]) / (rounds - half)

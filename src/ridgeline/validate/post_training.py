@@ -32,6 +32,7 @@ _PHASES = {
     "ref_s": ("reference", SWAP),
 }  # fmt: skip
 METRICS = ("step_s", *_PHASES, "tokens_per_s", "tokens_per_s_per_device")
+_PHASES["logprobs_s"] = (*_PHASES["logprob_s"], *_PHASES["ref_s"])  # one span of both
 PROMPT_TOKENS = (80.0, 256.0)  # low and middle of a row that does not say (assumed): problems of
 # grade-school mathematics to those of competitions and code, each with its template
 _PICTURES = re.compile(r"\bVL\b|vision|multimodal|omni", re.IGNORECASE)
@@ -55,8 +56,8 @@ class Other:
 class PostTrainingJob:
     """What a row measured: the question, whether its split has to be looked for, and what was assumed.
 
-    `others` say what else an assumed thing may be, one assumption each; with `joint_logprobs` a program may time the
-    policy's log-probabilities together with the reference's.
+    `others` say what else an assumed thing may be, one assumption each; `joint_logprobs` says whether the program
+    times the policy's log-probabilities together with the reference's: "always", "maybe" or "".
     """
 
     question: PostTrainingQuestion
@@ -64,7 +65,7 @@ class PostTrainingJob:
     assumptions: tuple[str, ...]
     device: str
     others: tuple[Other, ...] = ()
-    joint_logprobs: bool = False
+    joint_logprobs: str = ""
 
 
 Iteration = Callable[[PostTrainingQuestion, bool], PostTrainingReport]
@@ -97,8 +98,9 @@ class PostTrainingRows:
             repr((job.question, job.others)),
             lambda: tuple(_other(job.question, found, one.words) for one in job.others),
         )
-        value, low, high = (each / _UNITS[unit] for each in _wider(metric, found, ends, job.others))
-        if metric == "logprob_s" and job.joint_logprobs:
+        timed = "logprobs_s" if metric == "logprob_s" and job.joint_logprobs == "always" else metric
+        value, low, high = (each / _UNITS[unit] for each in _wider(timed, found, ends, job.others))
+        if metric == "logprob_s" and job.joint_logprobs == "maybe":
             high += sum(one.high_s for one in found.phases if one.name in _PHASES["ref_s"]) / _UNITS[unit]
         said = dict.fromkeys((*job.assumptions, *found.assumptions))
         named = {"model": found.model.name, "device": job.device, "assumptions": list(said)}
@@ -161,16 +163,17 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         raise InputError("the number of devices is not stated", field="n_devices")
     cluster, wiring = place(device.accelerator, count, (row.text("hardware"), row.text("notes")), source)
     others: list[Other] = []
-    asked = _iteration(row, said, others)
+    asked = _iteration(row, model.max_positions, said, others)
     stated, searched = stated_plan(row, said)
     question = PostTrainingQuestion(
         models=Models(policy=model, critic=_critic(row)), cluster=cluster, asked=asked, job=_job(row), stated=stated
     )
-    dropped = reading("post_training_collection", words=row.text("algorithm"))
-    if dropped is not None:
-        stated["rollout_collection"] = dropped.text
-        said.append(str(dropped.told))
-        others.append(Other(words={"collection": Roles.collection}, both=False))
+    usual = reading("post_training_collection", words=row.text("algorithm"), model=row.text("model"))
+    if usual is not None:
+        stated["rollout_collection"] = usual.text
+        said.append(usual.told)
+        other = next(one for one in ("dynamic-sampling", Roles.collection) if one != usual.text)
+        others.append(Other(words={"collection": other}, both=False))
     question = replace(question, stated=stated)
     eager = reading("post_training_eager", program=row.text("rollout_engine"))
     if eager is not None and not re.search(r"cuda.?graph", row.text("notes"), re.IGNORECASE):
@@ -191,8 +194,8 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         stated["sequence_packing"] = f"padded-sequences(tokens={limit})"
     elif padded is not None and not packs(row) and not any("response" in one.words for one in others):
         rows = max(1, round(padded.number) // limit)
-        other = {"packing": f"padded-sequences(tokens={limit})", "micro_batch": rows}
-        others.append(Other(words=other, both=False))
+        words = {"packing": f"padded-sequences(tokens={limit})", "micro_batch": rows}
+        others.append(Other(words=words, both=False))
         said.append(padded.told)
     few = reading("post_training_device_batch_low", program=row.text("train_engine"))
     if few is not None and asked.mini_batch:
@@ -203,7 +206,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
         question=question, searched=searched, assumptions=(*device.assumptions, *about, *wiring, *said),
-        device=device.accelerator.name, others=tuple(others), joint_logprobs=joint is not None,
+        device=device.accelerator.name, others=tuple(others), joint_logprobs="" if joint is None else joint.text,
     )  # fmt: skip
 
 
@@ -230,8 +233,8 @@ def _job(row: Row) -> Workload:
     )  # fmt: skip
 
 
-def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
-    """What an iteration asked for; `others` gets the ends of what is assumed."""
+def _iteration(row: Row, context: int | None, said: list[str], others: list[Other]) -> PostTraining:
+    """What an iteration asked for of a model of some context [token]; `others` gets the ends of what is assumed."""
     word = row.text("algorithm").strip()
     task = reading("post_training_task", words=word)
     if task is None:
@@ -248,7 +251,7 @@ def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
         raise InputError("how many prompts an iteration has is not stated", field="prompts_per_step")
     if samples is None:
         raise InputError("how many responses a prompt gets is not stated", field="samples_per_prompt")
-    prompt, mean, most = _lengths(row, said, others)
+    prompt, mean, most = _lengths(row, context, said, others)
     frozen = reading("post_training_reference", words=word)
     if frozen is not None:
         said.append(str(frozen.told))
@@ -258,10 +261,11 @@ def _iteration(row: Row, said: list[str], others: list[Other]) -> PostTraining:
     )  # fmt: skip
 
 
-def _lengths(row: Row, said: list[str], others: list[Other]) -> tuple[float, float, int]:
+def _lengths(row: Row, context: int | None, said: list[str], others: list[Other]) -> tuple[float, float, int]:
     """Mean prompt, mean response and longest response of a row [token].
 
-    Where only the longest is stated, the logarithm of the mean lies anywhere between those of a short answer and of it.
+    Where only the longest is stated, the logarithm of the mean lies anywhere between those of a short answer and of
+    it, or of what the `context` that the model was made for leaves beside the prompt.
     """
     cell, notes = row.text("prompt_tokens").strip(), row.text("notes")
     whole = re.search(r"mean sequence \(prompt \+ answer\) ([\d.]+)", notes)
@@ -286,11 +290,12 @@ def _lengths(row: Row, said: list[str], others: list[Other]) -> tuple[float, flo
             raise InputError(
                 "neither the mean length of responses nor their limit is stated", field="response_tokens_mean"
             )
-        least = min(constant("rollout.least_mean"), 0.25 * most)
-        mean, low = float(np.sqrt(least * most)), least * (most / least) ** 0.1
+        room = min(most, max(round(prompt), (context or most + round(prompt)) - round(prompt)))
+        least = min(constant("rollout.least_mean"), 0.25 * room)
+        mean, low = float(np.sqrt(least * room)), least * (room / least) ** 0.1
         others.append(Other(words={"response": low}))
         said.append(
-            f"responses of {mean:,.0f} tokens on average (assumed: between {least:.0f} and the limit on a logarithmic"
+            f"responses of {mean:,.0f} tokens on average (assumed: between {least:.0f} and {room:,} on a logarithmic"
             f" scale, {low:,.0f} to {mean * mean / low:,.0f} in the interval), as the row states the limit alone"
         )
     if most is None:

@@ -16,6 +16,8 @@ _COUNT = r"\s*(?:\d+ (?:[\w-]+ )?)?"  # how many devices of which kind a role ha
 _FIELDS = {"vpp": "chunks", "sp": "cp"}
 _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
 _TOKENS_A_GPU = re.compile(r"(?<!log-prob )\b(\d+)(?:k|000) tokens a GPU")
+_SEQUENCES = re.compile(r"(?<!log-prob )\bmicro[- ]batch (?:a device \(update / experience\) )?(\d+)\b", re.IGNORECASE)
+_NOT_FILLED = re.compile(r"dynamic batch FALSE|no dynamic batching", re.IGNORECASE)
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
 
 
@@ -41,6 +43,7 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
     apart = _APART.search(layout)
     if apart:
         stated["rollout_devices"] = int(apart[1] or apart[2])
+    stated |= _fixed_batches(row, said)
     for name, value in _unsaid(row, said).items():
         stated.setdefault(name, value)
     if re.search(r"fp8[^;]*generation", row.text("precision")):
@@ -87,6 +90,17 @@ def _unsaid(row: Row, said: list[str]) -> dict[str, Any]:
         found[name] = usual.value
         said += [usual.told] if usual.told else []
     return found
+
+
+def _fixed_batches(row: Row, said: list[str]) -> dict[str, Any]:
+    """Micro-batches of a fixed number of sequences, where a row says so of a program that removes padding from them."""
+    usual = reading("post_training_sequences", program=row.text("train_engine"))
+    stated = _SEQUENCES.search(row.text("notes"))
+    if usual is None or not (stated or _NOT_FILLED.search(row.text("notes"))):
+        return {}
+    if not stated:
+        said.append(usual.told)
+    return {"sequence_packing": f"packed-sequences(sequences={stated[1] if stated else round(usual.number)})"}
 
 
 def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:

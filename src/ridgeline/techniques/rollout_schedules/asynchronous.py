@@ -58,3 +58,7 @@ class Streaming(RolloutSchedule):
     def pieces(self) -> int:
         """As said [1]."""
         return self.parts
+
+    def weights_beside(self) -> bool:
+        """Yes: they wait in the engine's host memory until an iteration ends."""
+        return True

@@ -15,17 +15,20 @@ class PackedSequences(SequencePacking):
     """Packs sequences into rows of about `tokens` tokens, none shorter than the longest sequence, without padding.
 
     Attention does not cross sequences. All rows are taken to be equally full, as a balanced division of a batch over
-    ranks makes them nearly. Without `tokens` a row is as long as the longest sequence of the batch.
+    ranks makes them nearly. Without `tokens` a row is as long as the longest sequence of the batch. With `sequences`
+    a row holds that many, however long: micro-batches of a fixed number of sequences whose padding is removed.
     """
 
     key: ClassVar[str] = "packed-sequences"
     source: ClassVar[tuple[str, ...]] = ("bert-packing",)
     tokens: int | None = param(None, "token", "tokens of a row", low=1, high=10**8, whole=True)
+    sequences: int | None = param(None, "sequence", "sequences of a row", low=1, high=10**6, whole=True)
 
     def rows(self, lengths: Floats, multiple: int) -> tuple[int, int, float]:
-        """As many rows as the tokens fill, each with an equal part of them."""
+        """As many rows as the tokens or sequences fill, each with an equal part of them."""
         total, longest = float(lengths.sum()), float(lengths.max())
-        count = multiple * ceil(max(1.0, total / max(longest, self.tokens or 0)) / multiple)
+        filled = len(lengths) / self.sequences if self.sequences else total / max(longest, self.tokens or 0)
+        count = multiple * ceil(max(1.0, filled) / multiple)
         return count, max(1, ceil(total / count)), 0.0
 
 
