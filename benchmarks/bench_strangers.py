@@ -6,7 +6,7 @@ Each open table is answered row by row in this process. Answers are kept as they
 each table and commit, so that a killed run goes on. `--first` writes them to unseen/first-answers.tsv.gz with
 the commit that gave them, and refuses rows that have a first answer. `--page` answers nothing: it writes strangers.md
 beside this file from the first answers and those kept of this commit, or of `--at`. Tables that are sealed are opened
-only with `--unseal sealed`, `second`, `third` or `fourth`, once, at the end, into a page of their own; with
+only with `--unseal sealed`, `second`, `third`, `fourth` or `fifth`, once, at the end, into a page of their own; with
 `--before COMMIT` it shows kept answers of that commit beside those of now.
 """
 
@@ -37,7 +37,7 @@ from ridgeline.validate.rows import read
 HERE = Path(__file__).parent
 UNSEEN = HERE / "unseen"
 FIRST = UNSEEN / "first-answers.tsv.gz"
-SIDES = ("open", "sealed", "second", "third", "fourth")
+SIDES = ("open", "sealed", "second", "third", "fourth", "fifth")
 PAGES = {side: HERE / ("strangers.md" if side == "open" else f"strangers_{side}.md") for side in SIDES}
 PEERS = {side: UNSEEN / ("peer-answers.tsv" if side == "open" else f"peer-answers-{side}.tsv") for side in SIDES}
 TABLES = ("training", "memory", "offload", "diffusion", "serving", "rl")
@@ -59,7 +59,7 @@ def commit() -> str:
 
 
 def tables(only: list[str], side: str) -> list[tuple[str, Path]]:
-    """Names and files of the tables of one side, `open`, `sealed`, `second`, `third` or `fourth`."""
+    """Names and files of the tables of one side, `open`, `sealed`, `second`, `third`, `fourth` or `fifth`."""
     paths = ((name, UNSEEN / f"{name}-{side}.tsv") for name in only or TABLES)
     return [(name, path) for name, path in paths if path.exists()]
 
