@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.seams.technique import Technique
 
@@ -27,6 +27,10 @@ class GraphRewrite(Technique):
     def refusal(self, graph: Graph) -> str:
         """Why it does not apply to a graph, in a phrase; '' where it does."""
         return ""
+
+    def prompt_tokens(self, tokens: Any) -> Any:
+        """Tokens of prompts whose words have so many (R,) [token]: as many, where prompts are words alone."""
+        return tokens
 
     def rewrite(self, graph: Graph) -> Graph:
         """The graph with what it puts in place."""

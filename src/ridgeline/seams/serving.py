@@ -11,7 +11,7 @@ Slots: `iterations` what an iteration is made of, `cache` what is held of a cont
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -326,6 +326,14 @@ def router_of(deployments: Sequence[Deployment], text: str = "") -> Router:
 def graph_texts(deployment: Deployment) -> tuple[str, ...]:
     """The techniques of a deployment that change the model's operators."""
     return tuple(text for text in deployment.technique if isinstance(listed(text), GraphRewrite))
+
+
+def with_inputs(traffic: Any, deployments: Sequence[Deployment]) -> Any:
+    """A traffic (`serving.traffic.Traffic`) whose prompts have the tokens of images and the like beside their words."""
+    tokens = traffic.prompt_tokens
+    for text in graph_texts(deployments[0]) if deployments else ():
+        tokens = cast(GraphRewrite, listed(text)).prompt_tokens(tokens)
+    return traffic if tokens is traffic.prompt_tokens else replace(traffic, prompt_tokens=tokens)
 
 
 def hooks_of(deployments: Sequence[Deployment]) -> dict[str, Callable[..., Any]]:

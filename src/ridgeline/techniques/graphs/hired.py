@@ -1,0 +1,109 @@
+"""HiRED: a share of an image's tokens reaches the language model; the vision tower still computes all.
+
+Shape letters: S tokens of a tile, D width of the language model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ridgeline.facts.records import Fact
+from ridgeline.graph.load import load
+from ridgeline.graph.model import Block, Front, Graph
+from ridgeline.graph.ops import Region, Split, elementwise
+from ridgeline.graph.parts import linear
+from ridgeline.graph.vision_transformer import vision_tokens
+from ridgeline.seams.graph import GraphRewrite
+from ridgeline.seams.setting import Setting
+from ridgeline.seams.technique import accuracy, param
+
+_GRIDS = (
+    (1, 2),
+    (2, 1),
+    (2, 2),
+    (3, 1),
+    (1, 3),
+)  # tiles wide and high. Source: llava-v1.6, image_grid_pinpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hired(GraphRewrite):
+    """HiRED: an image's tokens beyond a budget are dropped after the vision tower; share 1 is LLaVA-NeXT as it is.
+
+    Fills the seam of graphs, in serving: `--prompt` counts words alone, and each prompt has one image besides. The
+    image is scaled into the grid of tiles that keeps most of it, and tiles and a thumbnail pass the tower and two
+    projections, with the first chunk of the prompt. Of the tokens of all tiles the share stays; all of them are the
+    tiles' patches without those that only pad the image, and one more at the end of each row.
+
+    Checked: tokens by hand (2,928 of 600 x 600 pixels), work of the tower, the authors' claims. Left out: which tokens
+    stay (a sort of the tower's attention), the processor's preparation of pixels, the tower's launches by the host.
+    """
+
+    key: ClassVar[str] = "hired"
+    source: ClassVar[tuple[str, ...]] = ("hired", "hired-code")
+    kinds: ClassVar[frozenset[str]] = frozenset({"serving"})
+    quality: ClassVar[Fact | None] = accuracy("as said of a fifth of the tokens: superior accuracy, abstract", "hired")
+    share: float = param(0.2, "1", "share of the image's tokens that are kept", low=0.001, high=1.0)
+    width: int = param(600, "pixels", "width of the image", low=1, high=65_536)
+    height: int = param(600, "pixels", "height of the image", low=1, high=65_536)
+    tower: str = param(
+        "vit-large-patch14-336", "", "the vision tower", choices=("vit-large-patch14-336", "vit-large-patch14-224")
+    )  # fmt: skip
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: images are a matter of the requests."""
+        return ()
+
+    def _grid(self) -> tuple[int, int]:
+        """Tiles wide and high that keep most pixels, of equals the fewest."""
+        side = int(self.tower.rpartition("-")[2])
+
+        def kept(grid: tuple[int, int]) -> tuple[float, int]:
+            scale = min(grid[0] * side / self.width, grid[1] * side / self.height, 1.0)
+            return self.width * self.height * scale**2, -grid[0] * grid[1]
+
+        return max(_GRIDS, key=kept)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the image and its thumbnail [1]."""
+        wide, high = self._grid()
+        return wide * high + 1
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of one image that the language model reads [token]."""
+        each = vision_tokens(self.tower) - 1
+        if self.share < 1.0:
+            return max(1, int(self.tiles * each * self.share))
+        (wide, high), patches = self._grid(), round(each**0.5)
+        across, down = wide * patches, high * patches
+        if self.width * down > across * self.height:  # bars above and below are cut off
+            down -= 2 * ((down - int(self.height * across / self.width)) // 2)
+        else:
+            across -= 2 * ((across - int(self.width * down / self.height)) // 2)
+        return each + down * (across + 1)
+
+    def prompt_tokens(self, tokens: Any) -> Any:
+        """Words and the image's tokens [token]."""
+        return tokens + self.image_tokens
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """The graph with the tower and its projections before it."""
+        tower = load(self.tower).graph
+        inner = tower.hidden
+        projector = Block(
+            name="projector",
+            ops=(
+                linear("projection", inner, graph.hidden, split=Split.COLUMN),
+                elementwise("gelu", graph.hidden, graph.hidden, region=Region.TENSOR),
+                linear("projection2", graph.hidden, graph.hidden, split=Split.ROW),
+            ),
+        )
+        layers = (*((tower.blocks[name], count) for name, count in Counter(tower.layers).items()), (projector, 1))
+        held = tower.params + projector.params
+        weights = elementwise("vision_tower", 0, 0, region=Region.TENSOR, params=held)
+        front = Front(layers=layers, samples=self.tiles, tokens=vision_tokens(self.tower))
+        return replace(graph, embedding=(*graph.embedding, weights), front=front)
