@@ -104,7 +104,7 @@ def _traffic_of(asked: ServingScenario, what: str) -> Any:
 
     @cache
     def at(rate_per_s: float) -> Traffic:
-        found = with_inputs(asked_traffic(_words_at(asked.traffic, rate_per_s))[0], asked.deployments)
+        found: Traffic = with_inputs(asked_traffic(_words_at(asked.traffic, rate_per_s))[0], asked.deployments)
         if found.requests < 2 or found.arrival_s[-1] <= 0:
             raise WorkloadError("one request, or all at once, have no rate; take another trace, or more requests")
         return found

@@ -84,7 +84,7 @@ class Hired(GraphRewrite):
             down -= 2 * ((down - int(self.height * across / self.width)) // 2)
         else:
             across -= 2 * ((across - int(self.width * down / self.height)) // 2)
-        return each + down * (across + 1)
+        return int(each + down * (across + 1))
 
     def prompt_tokens(self, tokens: Any) -> Any:
         """Words and the image's tokens [token]."""
