@@ -17,7 +17,8 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import PostTraining, Roles
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
-from ridgeline.predict.post_training_moves import offload_s, swap_s, transfer_s, weight_shards
+from ridgeline.predict.post_training_memory import weight_shards
+from ridgeline.predict.post_training_moves import offload_s, swap_s, transfer_s
 from ridgeline.predict.post_training_passes import batch_workload, forward_report, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import by_instance, response_lengths
 from ridgeline.report.post_training import PostTrainingReport
@@ -150,9 +151,46 @@ def test_ppo_trains_a_critic_in_turn_or_beside() -> None:
     assert {one.role for one in beside.memory} == {"trainer", "critic", "engine"}
 
 
+def test_a_critic_on_the_policys_devices_takes_turns_with_it_or_its_memory() -> None:
+    asked = replace(ASKED, task="ppo")
+    moved, apart, kept = (iteration(asked, roles) for roles in (TURNS, APART, replace(TURNS, offload=False)))
+    swaps = [
+        next((p.seconds for p in one.phases if p.name == "critic swapped in"), 0.0) for one in (moved, apart, kept)
+    ]
+    host = next(p.seconds for p in moved.phases if p.name == "states to host and back")
+    assert swaps[0] == pytest.approx(host)  # as large as the policy, whose own way is priced already
+    assert swaps[1] > swaps[0]  # apart, the policy's states make that way for the critic alone; ZeRO-1 over fewer ranks
+    assert swaps[2] == 0.0
+    trainer = [next(m for m in one.memory if m.role == "trainer") for one in (moved, kept)]
+    assert "critic" not in trainer[0].parts
+    assert trainer[1].parts["critic"] > 12e9 / 8  # 18 bytes of 1.24e9 parameters, 12 of them over eight ranks, at least
+
+
 def test_a_reward_model_is_a_forward_more() -> None:
-    found = iteration(reward=MODEL)
+    found, kept = (iteration(reward=MODEL, roles=roles) for roles in (TURNS, replace(TURNS, offload=False)))
     assert next(p for p in found.phases if p.name == "reward model").seconds > 0
+    loaded = next(p.seconds for p in found.phases if p.name == "reward model loaded")
+    size = 2.0 * MODEL.graph.params  # whole on each device: by a core into pinned memory, then over the link
+    link_s = offload_s(machine(NODE), StageMemory(stage=0, categories={"weights": size}, capacity_bytes=8e10)) / 2
+    assert loaded == pytest.approx(size / 1.3e10 + link_s, rel=0.01)
+    assert "reward model loaded" not in {p.name for p in kept.phases}
+
+
+def test_the_limit_is_of_the_side_that_the_other_waits_for() -> None:
+    off = iteration(roles=replace(APART, mode="off-policy"))
+    longer = max(("generation", "training"), key=off.seconds_of)
+    shorter = "training" if longer == "generation" else "generation"
+    assert off.limit.endswith(f"; {shorter} takes {off.seconds_of(shorter) / off.step.value:.0%} beside")
+    assert "beside" not in iteration().limit
+
+
+def test_a_trainer_leaves_room_for_the_reference_that_stays_with_it() -> None:
+    asked = replace(ASKED, task="dpo", prompts=64, samples=2, response=800, response_max=3200, mini_batch=None)
+    question = PostTrainingQuestion(models=Models(policy=load("qwen3-8b")), cluster=NODE, asked=asked, job=JOB)
+    roles, _ = roles_of(question)
+    found = predict_post_training(question.models, NODE, asked, roles, JOB)
+    assert found.fits
+    assert found.memory[0].parts["reference"] == pytest.approx(2 * 8.19e9 / weight_shards(roles.train), rel=0.01)
 
 
 @pytest.mark.parametrize(

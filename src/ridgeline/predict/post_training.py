@@ -16,13 +16,8 @@ from ridgeline.facts.transfer import joined, run_spread
 from ridgeline.graph.model import Model
 from ridgeline.graph.workload import Workload
 from ridgeline.plan.post_training import PostTraining, Roles
-from ridgeline.predict.post_training_moves import (
-    offload_s,
-    resident_bytes,
-    swap_s,
-    transfer_s,
-    weight_shards,
-)
+from ridgeline.predict.post_training_memory import frozen_bytes, resident_bytes, role_memory
+from ridgeline.predict.post_training_moves import loaded_s, offload_s, swap_s, transfer_s
 from ridgeline.predict.post_training_passes import (
     forward_report,
     mini_batch_lengths,
@@ -30,14 +25,13 @@ from ridgeline.predict.post_training_passes import (
     update_report,
 )
 from ridgeline.predict.rollouts import RolloutEngine, Rollouts, response_lengths
-from ridgeline.report.post_training import IterationPhase, LongTail, PostTrainingReport, RoleMemory
-from ridgeline.report.report import Estimate, Report
+from ridgeline.report.post_training import IterationPhase, LongTail, PostTrainingReport
+from ridgeline.report.report import Estimate, Report, StageMemory
 from ridgeline.seams.rollout import period_s, rollout_schedule
 from ridgeline.units import bytes_text
 
 GENERATION, TRAINING, TRANSFER = "generation", "training", "transfer"
 SWAP = "reference swapped in"
-_BF16_BYTES = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +68,12 @@ class PostTrainingQuestion:
 
 def predict_post_training(
     models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload,
-    passes: dict[Any, Report] | None = None,
+    passes: dict[Any, Any] | None = None,
 ) -> PostTrainingReport:  # fmt: skip
     """An iteration of post-training: time by phase, memory by role, and what limits it.
 
     `job` says how the trainer computes: precision, optimizer, kernels, framework; its lengths and batch are not read.
-    `passes` keeps what was predicted of a trainer for other splits of the same question.
+    `passes` keeps what was predicted of a trainer and of an engine for other splits of the same question.
     Raises `PlanError` for roles that cannot be so, `NoPlanError` where the engine will not start.
     """
     return _Iteration(models, cluster, asked, roles, job, {} if passes is None else passes).report()
@@ -90,7 +84,7 @@ class _Iteration:
 
     def __init__(
         self, models: Models, cluster: Cluster, asked: PostTraining, roles: Roles, job: Workload,
-        passes: dict[Any, Report],
+        passes: dict[Any, Any],
     ) -> None:  # fmt: skip
         check_roles(cluster, asked, roles)
         self.models, self.cluster, self.asked, self.roles, self.job = models, cluster, asked, roles, job
@@ -101,12 +95,17 @@ class _Iteration:
         few = mini_batch_lengths(self.lengths, asked)
         self.update = self._once("update", lambda: update_report(models.policy, self.trainer, job, few, how))
         self.worst = max(self.update.memory, key=lambda one: one.total_bytes)
+        self.frozen = frozen_bytes(models.policy, models.reward, asked, roles.train)
+        self.critic: StageMemory | None = None
         self.engine: RolloutEngine | None = None
         self.rollouts: Rollouts | None = None
         if asked.online:
             behind = rollout_schedule(roles.mode).versions_behind()
-            self.engine = RolloutEngine(models.policy, self.machine, self._deployment(), apart=behind > 0)
-            self.rollouts = self.engine.rollouts(asked, roles.collection)
+            key = (self._deployment(), roles.collection, behind > 0)
+            if key not in passes:
+                made = RolloutEngine(models.policy, self.machine, key[0], apart=key[2])
+                passes[key] = made, made.rollouts(asked, roles.collection)
+            self.engine, self.rollouts = passes[key]
         self.reports: list[tuple[IterationPhase, Report, float]] = []
 
     def _deployment(self) -> Any:
@@ -126,9 +125,9 @@ class _Iteration:
     def _once(self, name: str, made: Callable[[], Report]) -> Report:
         """A report of the trainer's plan, made once."""
         key = (self.roles.train, self.roles.packing, name)
-        if key not in self.passes:
-            self.passes[key] = made()
-        return self.passes[key]
+        found: Report = self.passes.setdefault(key, None) or made()
+        self.passes[key] = found
+        return found
 
     def _passes(self, name: str, report: Report, times: float, note: str = "", **more: Any) -> IterationPhase:
         step = report.step_time
@@ -156,30 +155,42 @@ class _Iteration:
                 found.append(self._move(SWAP, swap_s(self.machine, self.worst), note, side=TRAINING))
         if asked.online and self.models.reward is not None:
             found.append(self._passes("reward model", self._forward(self.models.reward), 1.0, self.models.reward.name))
+            if self.roles.offload:
+                seconds = loaded_s(self.machine, self.frozen["reward model"])
+                found.append(self._move("reward model loaded", seconds, "from host memory", side=TRAINING))
         found.append(self._passes("updates", self.update, asked.updates, _steps(asked.updates)))
         return found + (self._critic(found) if asked.task == "ppo" else [])
 
     def _critic(self, others: list[IterationPhase]) -> list[IterationPhase]:
         """Values and updates of PPO's critic, in turn with the policy's or beside them."""
-        asked, roles, how = self.asked, self.roles, (self.roles.train, self.roles.packing)
-        critic, where = self.models.critic or self.models.policy, self.trainer
+        asked, roles = self.asked, self.roles
+        critic, beside = self.models.critic or self.models.policy, roles.critic is not None
+        where, how = self.trainer, (roles.train, roles.packing)
         if roles.critic is not None:
-            how = (roles.critic, roles.packing)
-            where = replace(self.cluster, count=roles.critic.devices)
-        scores = forward_report(critic, where, self.job, self.lengths, how)
-        step = update_report(critic, where, self.job, mini_batch_lengths(self.lengths, asked), how)
-        self.critic_memory = max(step.memory, key=lambda one: one.total_bytes)
-        beside = bool(roles.critic_devices)
+            where, how = replace(self.cluster, count=roles.critic.devices), (roles.critic, roles.packing)
+        few = mini_batch_lengths(self.lengths, asked)
+        name = f"{critic.name} on {where.count}"
+        scores = self._once(name, lambda: forward_report(critic, where, self.job, self.lengths, how))
+        step = self._once(f"update of {name}", lambda: update_report(critic, where, self.job, few, how))
+        self.critic = max(step.memory, key=lambda one: one.total_bytes)
         total = scores.step_time.value + asked.updates * step.step_time.value
         longer = beside and total > sum(one.seconds for one in others)
         if longer:
             self.reports = [(replace(phase, beside=True), one, times) for phase, one, times in self.reports]
             others[:] = [replace(one, beside=True) for one in others]
         more = {"beside": beside and not longer}
-        return [
+        found = [
             self._passes("critic values", scores, 1.0, critic.name, **more),
             self._passes("critic updates", step, asked.updates, _steps(asked.updates), **more),
         ]
+        if roles.offload and not beside:
+            # Where the engine takes turns too, the policy's states make that way anyway: `moves`.
+            states = (self.critic,) if roles.colocated else (self.critic, self.worst)
+            seconds = sum(offload_s(self.machine, one) for one in states)
+            found.append(
+                self._move("critic swapped in", seconds, "its states and the policy's take turns", side=TRAINING)
+            )
+        return found
 
     def moves(self) -> list[IterationPhase]:
         """Weights to the engine, states to the host and back."""
@@ -214,11 +225,14 @@ class _Iteration:
         energy = self._energy(step.value)
         price, carbon = self.cluster.price_usd_per_device_h, self.cluster.carbon_kg_per_j
         devices = self.roles.devices if self.asked.online else self.roles.train.devices
+        capacity, made = self.cluster.accelerator.memory_bytes, self.engine.made if self.engine is not None else None
+        memory = role_memory(self.roles, capacity, self.worst, self.frozen, critic=self.critic, made=made)
         return PostTrainingReport(
             model=self.models.policy, cluster=self.cluster, asked=self.asked, roles=self.roles, step=step,
-            phases=told, memory=tuple(self._memory()), tail=self._tail(), tokens=int(self.lengths.sum()),
-            updates=self.asked.updates, limit=_limit(phases, step.value), idle_share=self._idle(phases, step.value),
-            energy_j=energy, usd=None if price is None else price.value * devices * step.value / 3600.0,
+            phases=told, memory=tuple(memory), tail=self._tail(), tokens=int(self.lengths.sum()),
+            updates=self.asked.updates, limit=self._limit(phases, step.value),
+            idle_share=self._idle(phases, step.value), energy_j=energy,
+            usd=None if price is None else price.value * devices * step.value / 3600.0,
             carbon_kg=None if carbon is None or energy is None else carbon.value * energy,
             engine="" if self.rollouts is None else self.rollouts.engine, assumptions=tuple(self._assumptions()),
         )  # fmt: skip
@@ -301,6 +315,17 @@ class _Iteration:
         )
         return max(0.0, 1.0 - busy / (roles.devices * step_s))
 
+    def _limit(self, phases: list[IterationPhase], step_s: float) -> str:
+        """The longest phases, with their share of an iteration; where both sides run at a time, those of the longer."""
+        spans = {side: _sum(phases, side, "seconds") for side in (GENERATION, TRAINING)}
+        together, waits = self.rollouts is not None and step_s < 0.999 * sum(spans.values()), ""
+        if together:
+            longer, shorter = sorted(spans, key=lambda side: -spans[side])
+            phases = [one for one in phases if one.side == longer]
+            waits = f"; {shorter} takes {spans[shorter] / step_s:.0%} beside"
+        longest = sorted((one for one in phases if not one.beside), key=lambda one: -one.seconds)[:2]
+        return ", then ".join(f"{one.name} {one.seconds / step_s:.0%}" for one in longest) + " of the iteration" + waits
+
     def _tail(self) -> LongTail | None:
         it = self.rollouts
         if it is None:
@@ -312,29 +337,6 @@ class _Iteration:
             most=float(ordered[-1]), mean_batch=it.batch, again_tokens=it.generated.again_tokens,
             old_share=it.generated.old_share,
         )  # fmt: skip
-
-    def _memory(self) -> list[RoleMemory]:
-        """Peaks of a device in each role; frozen copies are in host memory between their forwards where `offload`."""
-        capacity, parts = self.cluster.accelerator.memory_bytes, dict(self.worst.categories)
-        frozen = _BF16_BYTES / weight_shards(self.roles.train)
-        if self.asked.reference and self.asked.task in ("grpo", "ppo", "dpo") and not self.roles.offload:
-            parts["reference"] = frozen * self.models.policy.graph.params
-        if self.models.reward is not None and not self.roles.offload:
-            parts["reward model"] = frozen * self.models.reward.graph.params
-        critic = getattr(self, "critic_memory", None)
-        if critic is not None and not self.roles.critic_devices and not self.roles.offload:
-            parts["critic"] = resident_bytes(critic)
-        found = [_held("trainer", parts, capacity)]
-        if critic is not None and self.roles.critic_devices:
-            found.append(_held("critic", dict(critic.categories), capacity))
-        if self.engine is not None:
-            it = self.engine.made.capacity
-            held = {"weights": it.weights_bytes, "KV cache": it.cache_bytes, "workspace": it.workspace_bytes,
-                    "context": it.context_bytes + it.state_bytes}  # fmt: skip
-            if self.roles.colocated and not self.roles.offload:
-                held["trainer's states"] = resident_bytes(self.worst)
-            found.append(_held("engine", held, capacity))
-        return found
 
     def _energy(self, step_s: float) -> float | None:
         """Energy of an iteration at the wall [J]: busy phases, and devices that wait."""
@@ -388,13 +390,3 @@ def _of_a_step(text: str) -> bool:
 
 def _sum(phases: list[IterationPhase], side: str, name: str) -> float:
     return float(sum(getattr(one, name) for one in phases if one.side == side and not one.beside))
-
-
-def _held(role: str, parts: Mapping[str, float], capacity: float) -> RoleMemory:
-    return RoleMemory(role=role, bytes=sum(parts.values()), capacity_bytes=capacity, parts=parts)
-
-
-def _limit(phases: list[IterationPhase], step_s: float) -> str:
-    """The longest phases, with their share of an iteration."""
-    longest = sorted((one for one in phases if not one.beside), key=lambda one: -one.seconds)[:2]
-    return ", then ".join(f"{one.name} {one.seconds / step_s:.0%}" for one in longest) + " of the iteration"

@@ -10,19 +10,10 @@ from ridgeline.cost.network import collective_seconds
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Model
 from ridgeline.lower.work import Collective, CollectiveKind, Phase
-from ridgeline.memory.stage import STATES
-from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import Roles
 from ridgeline.predict.operator_mechanisms import host_cost
+from ridgeline.predict.post_training_memory import BF16_BYTES, weight_shards
 from ridgeline.report.report import StageMemory
-
-_BF16_BYTES = 2.0
-
-
-def weight_shards(plan: Plan) -> int:
-    """Parts in which the trainer's ranks hold the weights [1]."""
-    whole = plan.dp * plan.cp if plan.zero == 3 else 1
-    return plan.pp * max(plan.tp * (plan.zero_group or whole if plan.zero == 3 else 1), plan.ep * plan.etp)
 
 
 def transfer_s(machine: Machine, roles: Roles, model: Model, device_bytes: float) -> float:
@@ -35,7 +26,7 @@ def transfer_s(machine: Machine, roles: Roles, model: Model, device_bytes: float
     ranks = min(weight_shards(roles.train), roles.train.devices)
     seconds = constant("rollout.tensor_s") * model.graph.tensors
     if ranks > 1:
-        seconds += _collective(machine, CollectiveKind.ALL_GATHER, _BF16_BYTES * model.graph.params, ranks, 1)
+        seconds += _collective(machine, CollectiveKind.ALL_GATHER, BF16_BYTES * model.graph.params, ranks, 1)
     if not roles.colocated:
         away = max(roles.train.devices, 1)
         seconds += _collective(machine, CollectiveKind.SEND, device_bytes, 2, away)
@@ -69,6 +60,6 @@ def swap_s(machine: Machine, memory: StageMemory) -> float:
     return weights * (1.0 / pageable_bytes_per_s(link, new_pages=True) + 2.0 / pageable_bytes_per_s(link))
 
 
-def resident_bytes(memory: StageMemory) -> float:
-    """What a trainer that stays on its device holds between steps [byte]: states and the program's own memory."""
-    return sum(size for name, size in memory.categories.items() if name in (*STATES, "context"))
+def loaded_s(machine: Machine, size: float) -> float:
+    """Time in which a frozen copy of `size` bytes a device comes from host memory, to be dropped after [s]."""
+    return size / pageable_bytes_per_s(1.0 / float(host_cost("host_copy", 1.0, machine).seconds))

@@ -19,10 +19,10 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import Roles
 from ridgeline.predict import Predictor
 from ridgeline.predict.post_training import PostTrainingQuestion, check_roles, predict_post_training
+from ridgeline.predict.post_training_memory import frozen_bytes
 from ridgeline.predict.post_training_passes import batch_workload, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import response_lengths
 from ridgeline.report.post_training import PostTrainingReport
-from ridgeline.report.report import Report
 from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.search.complete import complete
 from ridgeline.search.ranked import TIME
@@ -91,7 +91,7 @@ def roles_of(asked: PostTrainingQuestion) -> tuple[Roles, tuple[str, ...]]:
     if stated:
         told.append(", ".join(f"{name} {value}" for name, value in stated.items()) + ": the quickest found")
     if not asked.asked.online:
-        return replace(_roles(asked, train, Deployment()), colocated=True), tuple(told)
+        return replace(_roles(asked, train, Deployment()), colocated=True, offload=False), tuple(told)
     critic_plan = critic_of(asked)
     devices = apart or cluster.count - critic
     if "rollout_tp" in said:
@@ -140,9 +140,21 @@ def trainer_workload(asked: PostTrainingQuestion, devices: int) -> Workload:
 
 
 def trainer(asked: PostTrainingQuestion, devices: int) -> Plan:
-    """The quickest plan of the trainer on some devices that keeps what is stated; raises `NoPlanError` for none."""
-    where = replace(asked.cluster, count=devices)
-    return complete(asked.models.policy, where, trainer_workload(asked, devices), asked.of_trainer)
+    """The quickest plan of the trainer on some devices that keeps what is stated; raises `NoPlanError` for none.
+
+    Frozen copies that stay on its devices are divided as the plan divides its weights, so that the room for a plan
+    is known when there is one: it is searched again with less until copies and plan fit together.
+    """
+    part, work, kept = asked.cluster.accelerator, trainer_workload(asked, devices), 0.0
+    stays = not asked.stated.get("offload_trainer", asked.asked.online)
+    while True:
+        room = replace(part, memory_bytes=part.memory_bytes - kept)
+        where = replace(asked.cluster, count=devices, accelerator=room)
+        found = complete(asked.models.policy, where, work, asked.of_trainer)
+        frozen = frozen_bytes(asked.models.policy, asked.models.reward, asked.asked, found) if stays else {}
+        if sum(frozen.values()) <= kept:
+            return found
+        kept = sum(frozen.values())
 
 
 def _least_engine(asked: PostTrainingQuestion, devices: int) -> Deployment:
@@ -188,7 +200,7 @@ class _SplitSearcher:
         self.asked, self.machine = asked, machine(asked.cluster)
         self.output = response_lengths(asked.asked)
         self.trainers: dict[int, Plan | None] = {}
-        self.passes: dict[Any, Report] = {}  # of trainers, which splits share
+        self.passes: dict[Any, Any] = {}  # of trainers and engines, which splits share
         self.steps_s: dict[int, float] = {}  # of the trainer by its devices [s]
         self.engines: dict[Deployment, tuple[Engine, StepTables]] = {}
         self.whole = self._searcher(asked.cluster.count)
@@ -302,19 +314,27 @@ class _SplitSearcher:
                 yield split
 
     def report(self, split: _Split) -> PostTrainingReport | None:
-        """A split predicted whole; None where its trainer or engine does not fit."""
+        """A split predicted whole; None where its trainer or engine does not fit.
+
+        Where nobody says so, roles of a trainer apart wait in host memory only if its devices do not hold them all.
+        """
         it = self.asked
         train = self.train_plan(split.train_devices)
         if train is None:
             return None
         roles = _roles(it, train, split.deployment, critic=self.critic)
         roles = replace(roles, colocated=split.colocated, mode=split.mode)
-        try:
-            check_roles(it.cluster, it.asked, roles)
-            found = predict_post_training(it.models, it.cluster, it.asked, roles, it.job, self.passes)
-        except (PlanError, NoPlanError):
-            return None
-        return found if found.fits else None
+        open_ = "offload_trainer" not in it.stated and not split.colocated
+        for offload in (False, True) if open_ else (roles.offload,):
+            try:
+                check_roles(it.cluster, it.asked, roles)
+                ways = replace(roles, offload=offload)
+                found = predict_post_training(it.models, it.cluster, it.asked, ways, it.job, self.passes)
+            except (PlanError, NoPlanError):
+                return None
+            if found.fits:
+                return found
+        return None
 
 
 def _overlaps(mode: str) -> bool:
