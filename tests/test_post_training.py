@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.machine import machine
-from ridgeline.errors import PlanError, WorkloadError
+from ridgeline.errors import NoPlanError, PlanError, WorkloadError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
 from ridgeline.graph.workload import Workload
@@ -277,6 +277,22 @@ def test_the_search_finds_no_worse_than_every_split_that_it_predicts() -> None:
     assert all(one.fits for one in found.best)
     again, _ = roles_of(question(rollout_tp=found.on_policy.roles.rollout.tp))
     assert found.best[0].step.value <= iteration(roles=again).step.value * 1.01
+
+
+def test_splits_are_ordered_by_the_aim() -> None:
+    for aim, of in (("joules", "energy_j"), ("carbon", "carbon_kg"), ("dollars", "usd")):
+        found = [getattr(one, of) for one in search_post_training(question(), aim=aim).best]
+        assert found == sorted(found)
+    unpriced = replace(question(), cluster=replace(NODE, price_usd_per_device_h=None))
+    with pytest.raises(NoPlanError, match="no price is known"):
+        search_post_training(unpriced, aim="dollars")
+
+
+@pytest.mark.parametrize("roles", [TURNS, APART, replace(APART, mode="off-policy")])
+def test_an_iteration_ends_no_sooner_than_any_of_its_phases(roles: Roles) -> None:
+    found = iteration(roles=roles)
+    for one in found.phases:
+        assert one.beside or (found.step.low >= one.low_s and found.step.high >= one.high_s)
 
 
 def test_a_search_keeps_a_mode() -> None:

@@ -78,6 +78,7 @@ def best_cap(given: SimpleNamespace, caps: list[str], ask: Callable[[SimpleNames
 def _row(cap: str, answer: Answer, aim: str) -> dict[str, Any]:
     """One limit's best plan: what it takes and spends, under titles and under keys, and its place in order."""
     from ridgeline.report.aims import AIMS
+    from ridgeline.report.post_training import PostTrainingReport, divided
     from ridgeline.report.serving_search import fleet_text
     from ridgeline.report.text import plan_text
 
@@ -88,8 +89,9 @@ def _row(cap: str, answer: Answer, aim: str) -> dict[str, Any]:
     one = value.ranked[0] if served else value.best[0]
     spent = {name: each.of(one) for name, each in AIMS.items()}
     least = spent.get(aim, spent["time"])
+    text = divided if isinstance(one, PostTrainingReport) else fleet_text if served else lambda it: plan_text(it.plan)
     return {
-        "cap": cap, "plan": fleet_text(one) if served else plan_text(one.plan),
+        "cap": cap, "plan": text(one),
         "spent": {AIMS[name].titles[served]: amount for name, amount in spent.items()},
         "keys": {AIMS[name].keys[served]: amount for name, amount in spent.items()},
         "order": (answer.impossible is not None, math.inf if least is None else least),

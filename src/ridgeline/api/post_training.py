@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from ridgeline.api.asking import asked_tables
 from ridgeline.api.progress import busy
 from ridgeline.errors import InputError, PlanError, WorkloadError
 from ridgeline.predict.post_training import Models, PostTrainingQuestion, predict_post_training
+from ridgeline.report.blocks import Block
 from ridgeline.report.post_training import PostTrainingReport, iteration_blocks, splits_blocks
 from ridgeline.scenario.post_training import PostTrainingScenario, post_training_of
 from ridgeline.scenario.post_training_fields import POST_PLAN_FIELDS, POST_TRAINING_FIELDS
@@ -35,7 +37,10 @@ def _question(asked: PostTrainingScenario) -> PostTrainingQuestion:
 
 def _blamed(asked: PostTrainingScenario, error: PlanError | WorkloadError) -> InputError:
     section = "plan" if isinstance(error, PlanError) else "workload"
-    return InputError(str(error).removeprefix(f"{section}: "), file=asked.file, field=section)
+    text = str(error).split(f"{section}: ", 1)[-1]
+    named = re.match(r"(\w+) = ", text)
+    field = section if named is None else f"{section}.{named[1]}" if asked.file else f"--{named[1].replace('_', '-')}"
+    return InputError(text, file=asked.file, field=field)
 
 
 def predict_iteration(given: SimpleNamespace) -> Answer:
@@ -56,24 +61,31 @@ def predict_iteration(given: SimpleNamespace) -> Answer:
 
 
 def plan_iteration(given: SimpleNamespace) -> Answer:
-    """The quickest splits of the devices; raises `NoPlanError` where none fits."""
-    asked = asked_of(given.subject, given.on, given.words)
+    """The splits of the devices that take least of the aim; raises `NoPlanError` where none fits."""
+    asked, aim = asked_of(given.subject, given.on, given.words), given.aim or "time"
     _refuse(given)
     try:
         with busy("searching splits"):
-            found = search_post_training(_question(asked), top=given.top)
+            found = search_post_training(_question(asked), top=given.top, aim=aim)
     except (PlanError, WorkloadError) as error:
         raise _blamed(asked, error) from None
     least = "none is left" if found.least_s is None else f"no other can take less than {time_text(found.least_s)}"
+    if aim != "time":
+        least = f"of these the least {aim}; no bound of {aim} is known of the others"
     account = f"{found.bounded} splits bounded, {found.predicted} predicted; {least}"
+
+    def shown() -> list[Block]:
+        newest = found.on_policy if aim == "time" else None
+        return splits_blocks(found.best, asked.assumed, account=account, on_policy=newest, aim=aim)
+
     return Answer(
         lambda: {
             **found.best[0].as_dict(), "others": [one.as_dict() for one in found.best[1:]],
-            "search": {"bounded": found.bounded, "predicted": found.predicted, "least_s": found.least_s},
+            "search": {"bounded": found.bounded, "predicted": found.predicted, "least_s": found.least_s, "aim": aim},
             "on_policy_s": None if found.on_policy is None else found.on_policy.step.value,
             "assumed": list(asked.assumed),
         },
-        lambda: splits_blocks(found.best, asked.assumed, account=account, on_policy=found.on_policy), width=_WIDTH,
+        shown, width=_WIDTH,
         value=found, aside=f"searched for {found.seconds:.1f} s",
     )  # fmt: skip
 

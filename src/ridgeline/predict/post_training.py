@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
@@ -220,8 +220,8 @@ class _Iteration:
         generation = self._generation()
         training = self.training_phases()
         phases = [*generation, *self._rule(), *training, *self.moves()]
-        step = self._step(phases)
         told = tuple(self._of_runs(one) for one in phases)
+        step = self._step(phases, told)
         energy = self._energy(step.value)
         price, carbon = self.cluster.price_usd_per_device_h, self.cluster.carbon_kg_per_j
         devices = self.roles.devices if self.asked.online else self.roles.train.devices
@@ -268,7 +268,7 @@ class _Iteration:
             )
         return found
 
-    def _step(self, phases: list[IterationPhase]) -> Estimate:
+    def _step(self, phases: list[IterationPhase], told: Sequence[IterationPhase]) -> Estimate:
         """The iteration's period with its interval: each side at its ends, sides independent of each other.
 
         Programs of post-training spend time outside these phases too, as whole runs of others show.
@@ -282,6 +282,8 @@ class _Iteration:
         evidence = min(report.step_time.evidence for _, report, _ in self.reports)
         beyond = self._beyond("post-training")
         low, high = joined(value, [max(ends[0], 0.0), ends[1], *(value * end for end in beyond)])
+        alone = [one for one in told if not one.beside]  # an iteration takes no less than any of its phases
+        low, high = max(low, *(one.low_s for one in alone)), max(high, *(one.high_s for one in alone))
         return Estimate(value=value, low=low, high=high, unit="s", evidence=evidence)
 
     def _beyond(self, kind: str) -> tuple[float, float]:

@@ -174,23 +174,30 @@ def iteration_blocks(it: PostTrainingReport, assumed: Sequence[str]) -> list[Blo
 
 
 def splits_blocks(
-    best: Sequence[PostTrainingReport], assumed: Sequence[str], *, account: str, on_policy: PostTrainingReport | None
-) -> list[Block]:
-    """The best split in full, and all in a table."""
+    best: Sequence[PostTrainingReport], assumed: Sequence[str], *, account: str, on_policy: PostTrainingReport | None,
+    aim: str = "time",
+) -> list[Block]:  # fmt: skip
+    """The best split in full, and all in a table, with what each takes of the aim."""
+    from ridgeline.report.aims import AIMS
     from ridgeline.seams.rollout import rollout_schedule
 
+    if not best[0].asked.online:
+        return iteration_blocks(best[0], assumed)
+    other = () if aim == "time" else (aim,)
     rows = tuple(
         (
             str(place), time_text(one.step.value), f"{one.tokens_per_s:,.0f}", time_text(one.seconds_of("generation")),
             time_text(one.tail.cost_s) if one.tail else "",
-            "no" if rollout_schedule(one.roles.mode).versions_behind() else "yes", divided(one),
+            "no" if rollout_schedule(one.roles.mode).versions_behind() else "yes",
+            *(f"{AIMS[name].iteration(one):.4g}" for name in other), divided(one),
         )
         for place, one in enumerate(best, start=1)
     )  # fmt: skip
-    columns = ("#", "step", "tokens/s", "rollouts", "tail", "on policy", "split")
+    spent = tuple(AIMS[name].titles[0] for name in other)
+    columns = ("#", "step", "tokens/s", "rollouts", "tail", "on policy", *spent, "split")
     found = [
         *iteration_blocks(best[0], assumed), blank(), Line(text="Best splits", strong=True),
-        Table(columns=columns, rows=rows, right=_RIGHT | {"#"}), Line(text=account),
+        Table(columns=columns, rows=rows, right=_RIGHT | {"#", *spent}), Line(text=account),
     ]  # fmt: skip
     if on_policy is not None and on_policy is not best[0]:
         ratio = on_policy.step.value / best[0].step.value

@@ -17,7 +17,7 @@ from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled
 from ridgeline.report.deployments import counted, deployment_text, techniques_told
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
 from ridgeline.report.serving_groups import FixedFleet, GroupUse, fixed_rows, groups_table, sessions_blocks
-from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text
+from ridgeline.report.text import carbon_text, cost_text, energy_text, grid_text, latency_text, no_price
 from ridgeline.seams.serving import Partition, Queue, all_devices, of, step_tokens
 from ridgeline.seams.setting import Summary
 from ridgeline.serving.capacity import Capacity
@@ -240,11 +240,13 @@ def _costs(report: ServingReport) -> list[tuple[str, str]]:
     if report.carbon_kg is not None:
         each = f", {carbon_text(report.carbon_kg / tokens * 1e6)} per million output tokens" if tokens else ""
         rows.append(("carbon", f"{carbon_text(report.carbon_kg)}{each}, {grid_text(report.cluster)}"))
-    kinds = ", ".join(dict.fromkeys(one.kind or report.cluster.accelerator.name for one in report.deployments))
+    kinds = [report.cluster.of_kind(one.kind) for one in report.deployments]
     if report.power_w is None:
-        rows.append(("power", f"no rated power is known of {kinds}"))
+        lacking = dict.fromkeys(one.accelerator.name for one in kinds if one.accelerator.tdp_w is None)
+        rows.append(("power", f"no rated power is known of {', '.join(lacking)}"))
     if report.usd_per_h is None:
-        rows.append(("cost", f"no price is known of {kinds}; a cluster file may give its own (`price`)"))
+        lacking = dict.fromkeys(one.accelerator.name for one in kinds if one.price_usd_per_device_h is None)
+        rows.append(("cost", no_price(", ".join(lacking) or report.cluster.name)))
     elif rate := report.metrics.output_tokens_per_s:
         good = report.goodput_per_usd if any(one.expert_kind for one in report.deployments) else None
         kept = "" if good is None else f", {good:,.0f} requests that keep to the objective for a dollar"

@@ -9,7 +9,7 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.report.blocks import Block, Line, Printed, Table, blank, labelled, listed
 from ridgeline.report.deployments import deployment_text
 from ridgeline.report.evidence import Known, Sensitivity, steps_known, steps_what_if
-from ridgeline.report.text import cost_text, latency_text, money_text
+from ridgeline.report.text import cost_text, latency_text, money_text, no_price
 from ridgeline.seams.serving import all_devices
 from ridgeline.serving.metrics import Metrics
 from ridgeline.serving.objective import NAMES, Objective, objective_text
@@ -195,7 +195,7 @@ def _seen(best: Candidate) -> list[tuple[str, str]]:
     if best.usd_per_h and rate:
         rows.append(("cost", cost_text(best.usd_per_h, rate)))
     if best.usd_per_h is None:
-        rows.append(("cost", "no price is known of these devices; a cluster file may give its own (`price`)"))
+        rows.append(("cost", no_price("these devices")))
     return rows
 
 

@@ -30,6 +30,11 @@ def cost_text(usd_per_h: float, tokens_per_s: float) -> str:
     return f"{each} per million output tokens at {money_text(usd_per_h)} an hour"
 
 
+def no_price(of: str) -> str:
+    """Why there is no cost, and what to say."""
+    return f"no price is known of {of}; say --price, e.g. 2.5 dollars a device and hour, or `price` in a cluster file"
+
+
 def latency_text(value_s: float) -> str:
     """A latency [s] for people; '-' where none was measured."""
     return time_text(value_s) if math.isfinite(value_s) else "-"
@@ -171,9 +176,7 @@ def _answer_rows(report: Report) -> Iterator[tuple[str, str]]:
         yield "carbon", f"{carbon_text(report.carbon_kg_per_step)} per step, {grid_text(report.cluster)}"
     yield (
         "cost",
-        f"no price is known of {part.name}; a cluster file may give its own (`price`)"
-        if report.usd_per_step is None
-        else f"{money_text(report.usd_per_step)} per step",
+        no_price(part.name) if report.usd_per_step is None else f"{money_text(report.usd_per_step)} per step",
     )
     if run["run_time_s"] is not None:
         assert report.workload.tokens is not None

@@ -67,7 +67,7 @@ def post_training_of(tables: Mapping[str, Table], place: Place) -> PostTrainingS
     stated_format: Table = {"precision": of_job["precision"]} if "precision" in of_job else {}
     assumed += guarded("workload", stated_format, place, lambda: tuple(fill_precision(of_job, cluster)))
     of_iteration = {name: value for name, value in values.items() if name in _OF_ITERATION}
-    asked = guarded("workload", {}, place, lambda: PostTraining(**of_iteration, **named))
+    asked = guarded("workload", of_iteration, place, lambda: PostTraining(**of_iteration, **named))
     return PostTrainingScenario(
         model=model, cluster=cluster, asked=asked, reward=others.get("reward_model"), critic=others.get("critic"),
         job=guarded("workload", {}, place, lambda: Workload(seq_len=1, global_batch=1, **of_job)),

@@ -200,6 +200,8 @@ def _failures(value: object) -> dict[str, Any]:
     found = _named(value, names, "up=30d,down=10min, or up=6h,down=10min,on=L40S")
     if not {"up", "down"} <= found.keys():
         raise ValueError(f"{shown(value)} needs both; write up=30d,down=10min")
+    if found["up"] <= 0.0:
+        raise ValueError(f"{shown(value)} has instances up for 0 s; needs more, as up=30d,down=10min")
     return {name if name == "on" else f"mean_{name}_s": amount for name, amount in found.items()}
 
 
@@ -216,7 +218,10 @@ def _acceptance(value: object) -> tuple[float, ...]:
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     if not 1 <= len(parts) <= 64:
         raise ValueError(f"{shown(value)} is no probability, nor some of them; write 0.7, or 0.6,0.15 of a tree")
-    return tuple(number("1", 0.0, 1.0, ends=True)(part.strip() if isinstance(part, str) else part) for part in parts)
+    found = tuple(number("1", 0.0, 1.0, ends=True)(part.strip() if isinstance(part, str) else part) for part in parts)
+    if sum(found) > 1.0 + 1e-9:
+        raise ValueError(f"{shown(value)} adds up to {sum(found):g}; candidates of one place have 1 together at most")
+    return found
 
 
 def _text(value: object) -> str:

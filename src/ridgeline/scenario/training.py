@@ -245,14 +245,17 @@ def failing(section: str, place: Place) -> Callable[[str, str], InputError]:
 
 
 def guarded(section: str, table: Table, place: Place, build: Callable[[], Any]) -> Any:
-    """What `build` makes; raises errors below that name no file with the place of this table, or of its one field."""
+    """What `build` makes; raises errors below that name no file with the place of this table, or of the field of it
+    that they begin with, or that is its only one."""
     try:
         return build()
     except (RidgelineError, RecursionError) as error:
         if isinstance(error, InputError) and (error.file is not None or error.field is not None):
             raise
-        name = next(iter(table)) if len(table) == 1 else ""
-        raise place.fail(section, name, str(error)) from None
+        text = str(error).removeprefix(f"{section}: ")
+        blamed = text.partition(" = ")[0]
+        name = blamed if blamed in table else next(iter(table)) if len(table) == 1 else ""
+        raise place.fail(section, name, text) from None
 
 
 def _absolute(table: Table, name: str, place: Place) -> dict[str, object]:

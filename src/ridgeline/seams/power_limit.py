@@ -72,6 +72,8 @@ def power_limit(text: object) -> PowerLimit:
     'clock-limit(mhz=1200)'
     """
     short = _SHORT.fullmatch(str(text).strip())
+    if short is None and not str(text).strip()[:1].isalpha():
+        raise PlanError(f"'{text}' is no limit of a board; write watts or a clock, as 500W or 1200MHz")
     if short is None:
         return cast(PowerLimit, technique(POWER_LIMITS, str(text)))
     try:

@@ -22,6 +22,7 @@ from ridgeline.predict.post_training import PostTrainingQuestion, check_roles, p
 from ridgeline.predict.post_training_memory import frozen_bytes
 from ridgeline.predict.post_training_passes import batch_workload, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import response_lengths
+from ridgeline.report.aims import AIMS, unknown
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.search.complete import complete
@@ -43,7 +44,7 @@ _FLOW_POINTS = 24  # lengths between which a batch is taken to be even
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSearch:
-    """The best splits, quickest first, with the search's own account.
+    """The best splits, that with least of the aim first, with the search's own account.
 
     `bounded` splits were bounded and `predicted` of them predicted; `least_s` [s] is the lowest bound of those that
     were not, None where none is left.
@@ -337,22 +338,32 @@ class _SplitSearcher:
         return None
 
 
+def _spent(one: PostTrainingReport, aim: str) -> float:
+    """What an iteration takes of the aim; raises `NoPlanError` where that is not known of the devices."""
+    found = AIMS[aim].iteration(one)
+    if found is None:
+        raise NoPlanError(unknown(aim, one.cluster.name))
+    return found
+
+
 def _overlaps(mode: str) -> bool:
     """Whether generation and training run beside each other."""
     schedule = rollout_schedule(mode)
     return schedule.versions_behind() > 0 or schedule.pieces() > 1
 
 
-def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitSearch:
+def search_post_training(asked: PostTrainingQuestion, *, top: int = 5, aim: str = "time") -> SplitSearch:
     """The quickest splits of the devices between generation and training; raises `NoPlanError` where none fits.
 
     Splits whose lower bound is above the best found are dropped; the others are predicted in the order of what they
-    take where sequences flow evenly, the devices in turn first, which trains on the newest weights.
+    take where sequences flow evenly, the devices in turn first, which trains on the newest weights. Of another `aim`
+    (of `AIMS`) splits have no bound: those that are likely the quickest are predicted, and ordered by it.
     """
     started = time.perf_counter()
     if not asked.asked.online:
         roles, _ = roles_of(asked)
         found = predict_post_training(asked.models, asked.cluster, asked.asked, roles, asked.job)
+        _spent(found, aim)
         return SplitSearch(best=(found,), bounded=1, predicted=1, least_s=None, seconds=time.perf_counter() - started)
     searcher = _SplitSearcher(asked)
     splits = list(searcher.splits())
@@ -361,7 +372,7 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitS
     tried: list[_Split] = []
     for split in chain(islice(searcher.in_order(turns), 1), searcher.in_order(splits)):
         best = min((one.step.value for one in reports), default=np.inf)
-        if split in tried or split.bound_s >= best:
+        if split in tried or (aim == "time" and split.bound_s >= best):
             continue
         if len(tried) >= _PREDICTED and reports:
             break
@@ -373,9 +384,9 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5) -> SplitS
             f"no split of {asked.cluster.count} x {asked.cluster.accelerator.name} holds trainer and engine of"
             f" {asked.models.policy.name} ({len(splits)} bounded); add devices, or lower mini_batch or response_max"
         )
-    reports.sort(key=lambda one: one.step.value)
+    reports.sort(key=lambda one: _spent(one, aim))
     left = (one.bound_s for one in splits if one not in tried and searcher.steps_s.get(one.train_devices, 0.0) < np.inf)
-    least = min((float(bound) for bound in left if bound < reports[0].step.value), default=None)
+    least = min((float(bound) for bound in left if bound < min(one.step.value for one in reports)), default=None)
     newest = (one for one in reports if not rollout_schedule(one.roles.mode).versions_behind())
     return SplitSearch(
         on_policy=next(newest, None), best=tuple(reports[:top]), bounded=len(splits), predicted=len(tried),

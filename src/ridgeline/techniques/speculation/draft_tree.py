@@ -48,7 +48,7 @@ class DraftTree(Speculation):
         if self.drafted > _MOST:
             raise PlanError(f"{told} holds {self.drafted:,} tokens, at most {_MOST:,} are drafted")
         if sum(ranked) > 1 + 1e-9:
-            said = f"{self.key}: acceptance of candidates = {ranked}"
+            said = f"{self.key}: acceptance of candidates = {shown(ranked)}"
             raise PlanError(f"{said}; needs probabilities whose sum is 1 at most")
         if max(self.widths) > len(ranked):
             raise PlanError(
