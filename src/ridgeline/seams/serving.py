@@ -75,10 +75,6 @@ class KVEviction(ServingTechnique):
         """What a sequence's step takes from host memory over the link [s]."""
         return 0.0
 
-    def step_seconds(self, served: Any, prices: Any, sequences: Any) -> Any:
-        """What a step takes besides attention, of N sequences in all layers, (N,) `Seconds`; None where nothing [s]."""
-        return None
-
 
 def _swaps(instance: Instance) -> str:
     found = preemption_of(instance.deployment, instance.policy)
@@ -240,10 +236,37 @@ class Polling(ServingTechnique):
     quality: ClassVar[Fact | None] = EXACT
 
 
+@dataclass(frozen=True, kw_only=True)
+class PromptDevice(ServingTechnique):
+    """A processor beside the device that takes a part of prompts; neutral: the device computes all of them.
+
+    Prompts are taken whole, in iterations without decoding; `retimed` says how long these take.
+    """
+
+    family: ClassVar[str] = "prompt_devices"
+    owns: ClassVar[frozenset[str]] = WHOLE_STEP | {
+        "adapters",
+        "attention ranks",
+        "roles",
+        "polling",
+        "urgency",
+        "drafts",
+    }
+
+    def refusal(self, deployment: Deployment) -> str:
+        """More than one device, and prompts in parts."""
+        ranks, said = instance_devices(deployment), deployment.options
+        if ranks > 1:
+            return f"is of one device, not of {ranks}; say tp 1"
+        return (
+            "takes whole prompts, before what runs; leave chunked and mixed out" if said.chunked or said.mixed else ""
+        )
+
+
 FAMILIES: tuple[type[ServingTechnique], ...] = (
     Speculation, Beams, Queue, Preemption, Urgency, Adapters, NanoBatches, Disaggregation, HostExperts, Placement,
     Partition, ElasticParallel, RemoteKV, KVEviction, KVRetention, PrefixTier,
-    StructuredOutput, Polling, Router,
+    StructuredOutput, Polling, PromptDevice, Router,
 )  # fmt: skip
 """Families of serving, in the order in which a deployment's line tells them."""
 

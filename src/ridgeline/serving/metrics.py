@@ -330,7 +330,7 @@ def _plain_decode(tables: StepTables, sequences: Number, tokens: Number, context
     """Parts of a decode iteration that one lane of kernels makes after another [s]."""
     return {
         "weights and links": tables.lane.at(tables.tokens, tokens),
-        "experts": tables.group.at(tables.tokens, tokens),
+        tables.group_name: tables.group.at(tables.tokens, tokens),
         "sampling": tables.head.at(tables.sequences, sequences),
         "attention": tables.decode.at_two(tables.sequences, tables.contexts, sequences, context),
     }
@@ -357,7 +357,7 @@ def _prefill(one: Engine, tables: StepTables, tokens: float) -> dict[str, Second
             parts = _halves(one, tables, chunk, 1.0, attention, prompts=True)
         else:
             lane, group = (table.at(tables.tokens, chunk) for table in (tables.lane, tables.experts(prompts=True)))
-            parts = {"weights and links": lane, "experts": group, "attention": attention}
+            parts = {"weights and links": lane, tables.group_name: group, tables.prompt_name: attention}
         for name, part in parts.items():
             total[name] = total[name] + part if name in total else part
     return total | _drafts(one, total, step=False)

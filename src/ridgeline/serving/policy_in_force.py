@@ -12,7 +12,7 @@ from ridgeline.facts.engines import EnginePolicy
 from ridgeline.facts.records import Accelerator
 from ridgeline.lower.pieces import Fusions
 from ridgeline.plan.deployment import Deployment, Role
-from ridgeline.seams.serving import Beams, Speculation, of
+from ridgeline.seams.serving import Beams, PromptDevice, Speculation, of
 
 _LONGEST_BUDGET = 131_072  # tokens of an iteration that holds a whole context, where none is said
 _SCHEDULED = ("step_host_s", "seq_host_s", "group_host_s", "exposed_host_s")
@@ -51,6 +51,8 @@ def policy_in_force(
         changes["scheduler"] = _WAYS[said.mixed]
     elif said.chunked and policy.scheduler == "prefill-first" and policy.chunks_mix:
         changes["scheduler"] = "mixed"
+    if of(deployment, PromptDevice).applied:
+        changes |= {"chunked": False, "scheduler": _WAYS[0] if policy.scheduler in _WAYS else policy.scheduler}
     slow = scheduler_slowness(part) if policy.python_host else 1.0
     return replace(policy, **changes, **{name: slow * getattr(policy, name) for name in _SCHEDULED})
 

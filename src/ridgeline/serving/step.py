@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,10 @@ from ridgeline.seams.serving import (
     Beams,
     Disaggregation,
     HostExperts,
-    KVEviction,
     NanoBatches,
     Partition,
     Placement,
+    applied,
     of,
 )
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
@@ -90,6 +90,8 @@ class StepTables:
     nano: NanoTables | None = None
     split: SplitTables | None = None
     attention_ffn: AttentionFFNTables | None = None
+    group_name: str = "experts"  # what people call `group`, and `first`
+    prompt_name: str = "attention"
 
     def experts(self, *, prompts: bool) -> Seconds:
         """What those of all ranks take together in a step, or in an iteration with prompts, (T,) [s]."""
@@ -170,8 +172,6 @@ class StepModel:
             )
         some = np.maximum(n / self._micro, 1.0)
         decode = self._decode(some * self._stays_uneven, c)
-        more = of(self.deployment, KVEviction).step_seconds(self.served, self.prices, n)
-        decode = decode if more is None else decode + more
         first = self._pieces.mixers("first", (q, p), partial(self._prompts, 1.0, q, p))
         if any(kind.deferred for kind in self.served.kinds):
             lane = without(lane, self._hidden(tokens)[0])
@@ -181,7 +181,7 @@ class StepModel:
         nano = self._nano(tokens, sequences, n, c) if of(self.deployment, NanoBatches).applied else None
         if hosted.streams:
             nano = streamed_tables(self, tokens, (lane, group, prompt_group, head), n, c, decode)
-        return StepTables(
+        found = StepTables(
             tokens=tokens,
             lane=lane,
             group=group,
@@ -202,6 +202,7 @@ class StepModel:
             split=self._split(tokens, sequences) if of(self.deployment, Partition).applied else None,
             attention_ffn=self._sent(tokens) if self._apart.applied else None,
         )
+        return reduce(lambda tables, one: one.retimed(self, tables), applied(self.deployment), found)
 
     def _hidden(self, tokens: Array) -> tuple[Array, Array]:
         """What deferred sums of all layers save beside kernels, and what attention's cores could save more [s]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ridgeline.facts.records import Fact
@@ -96,24 +96,23 @@ class KVRetrieval(KVEviction):
         each = self.numbers(instance, 0)["fetch_s"] if context > self.kept + self.tokens else 0.0
         return self.tokens * each
 
-    def step_seconds(self, served: Any, prices: Any, sequences: Any) -> Any:
-        """What making keys of the fetched tokens from those of low rank takes, of N sequences in all layers [s].
+    def retimed(self, steps: Any, tables: Any) -> Any:
+        """Steps in which keys of the fetched tokens are made from those of low rank, of N sequences in all layers.
 
         For each head of keys a product of (N f (1 - reused), r) by (r, head's width).
         """
         import numpy as np
 
-        from ridgeline.cost.seconds import nothing
         from ridgeline.lower.pieces import Product
 
         if self.rank is None:
-            return None
-        total = nothing(sequences.shape)
-        for count, core in _cores(served):
+            return tables
+        total = tables.decode
+        for count, core in _cores(steps.served):
             piece = Product(name="rebuilt_keys", n=float(core.qk_dim), k=float(self.rank), part="plain")
-            rows = np.maximum(sequences * core.kv_heads * self.tokens * (1.0 - self.reused), 1.0)
-            total = total + prices.product(piece, rows).times(count)
-        return total
+            rows = np.maximum(tables.sequences[:, None] * core.kv_heads * self.tokens * (1.0 - self.reused), 1.0)
+            total = total + steps.prices.product(piece, rows).times(count)
+        return replace(tables, decode=total)
 
     def told(self) -> str:
         """Tokens kept and fetched."""

@@ -1,0 +1,1 @@
+"""Processors beside the device that compute prompts."""

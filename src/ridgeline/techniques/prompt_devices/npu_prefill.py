@@ -1,0 +1,215 @@
+"""Prompts on a phone's NPU beside its CPU: chunks of a static shape, outliers apart, subgraphs out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ridgeline.facts.records import OWN_HOST
+from ridgeline.graph.ops import AttentionOp, GemmOp, Op
+from ridgeline.seams.serving import PromptDevice
+from ridgeline.seams.serving_technique import Instance
+from ridgeline.seams.technique import param
+
+if TYPE_CHECKING:
+    from ridgeline.graph.model import Graph
+    from ridgeline.seams.setting import Setting
+
+NPU, CPU = 0, 1
+_FLOAT_BYTES = 4.0
+_WHOLE = 8  # chunks whose subgraphs are scheduled one by one; of more, so many from their middle
+_STEPS = 16  # chunks up to which each number of them is priced; beyond, 1/16 more each time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subgraph:
+    """A task of one chunk on one processor: its time [s], and the tasks before it, by place."""
+
+    processor: int
+    seconds: float
+    after: tuple[int, ...]
+
+
+def schedule(tasks: Sequence[Subgraph], way: str) -> float:
+    """When the last task ends [s], each processor taking ready tasks by one rule.
+
+    'in_order': its own in their order, and nothing else; 'first_ready': that which was ready first; 'out_of_order':
+    that whose end lets most time of the other processor begin (mllm-NPU), of equals that which was ready first.
+
+    >>> chain = [Subgraph(processor=CPU, seconds=1.0, after=()), Subgraph(processor=NPU, seconds=2.0, after=(0,))]
+    >>> schedule(chain, "out_of_order")
+    3.0
+    """
+    followers: list[list[int]] = [[] for _ in tasks]
+    missing = [len(set(one.after)) for one in tasks]
+    for place, one in enumerate(tasks):
+        for before in set(one.after):
+            followers[before].append(place)
+    ready_s: list[dict[int, float]] = [{}, {}]  # by processor: those that may begin, and since when
+    order = [[place for place, one in enumerate(tasks) if one.processor == each][::-1] for each in (NPU, CPU)]
+
+    def unlocks(place: int) -> float:
+        return sum(
+            tasks[one].seconds
+            for one in followers[place]
+            if missing[one] == 1 and tasks[one].processor != tasks[place].processor
+        )
+
+    def key(place: int) -> tuple[float, ...]:
+        since = ready_s[tasks[place].processor][place]
+        return (-unlocks(place), since, place) if way == "out_of_order" else (since, place)
+
+    for place, count in enumerate(missing):
+        if not count:
+            ready_s[tasks[place].processor][place] = 0.0
+    now_s, ending, busy = 0.0, list[tuple[float, int]](), [False, False]
+    while any(ready_s) or ending:
+        for processor, able in enumerate(ready_s):
+            if busy[processor] or not able or (way == "in_order" and order[processor][-1] not in able):
+                continue
+            chosen = order[processor].pop() if way == "in_order" else min(able, key=key)
+            del able[chosen]
+            busy[processor] = True
+            heappush(ending, (now_s + tasks[chosen].seconds, chosen))
+        now_s = ending[0][0]
+        while ending and ending[0][0] == now_s:
+            _, ended = heappop(ending)
+            busy[tasks[ended].processor] = False
+            for follower in followers[ended]:
+                missing[follower] -= 1
+                if not missing[follower]:
+                    ready_s[tasks[follower].processor][follower] = now_s
+    return now_s
+
+
+def bound_s(tasks: Sequence[Subgraph]) -> float:
+    """What no order is shorter than [s]: each processor's work, and the longest chain."""
+    ends = list[float]()
+    for one in tasks:
+        ends.append(one.seconds + max((ends[before] for before in one.after), default=0.0))
+    return max(*(sum(one.seconds for one in tasks if one.processor == which) for which in (NPU, CPU)), max(ends))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NpuPrefill(PromptDevice):
+    """Products of prompts run on a phone's NPU in 8 bits, the rest on its CPU, chunk after chunk and out of order.
+
+    Prompts of a phone (`--on 1xSnapdragon-8-Gen-3-16gb`) or another computer without a GPU, each whole in an iteration
+    of its own; tokens are decoded by the CPU, in the format that `weights` says. The NPU's graphs have one shape, so a
+    prompt is cut into chunks, the last one padded. Each product is a subgraph of the NPU; what lies between two
+    products (norms, attention, activations) is one of the CPU. Attention of a chunk waits for keys and values of all
+    before it. An NPU multiplies with one scale a tensor, so the `outliers` are multiplied in float on the CPU at the
+    same time, in the `shadowed` share of layers that need it. A processor takes next what lets most time of the other
+    one begin; `order` names simpler rules.
+
+    Rates of the CPU are those that `predict` has of it. In 8 bits the NPU of a Snapdragon 8 Gen 3 takes 0.9 ms for a
+    product of which the CPU takes 4.2 ms (its authors), and of prompts `predict` makes 0.4 TOP/s on this CPU: 1.9
+    TOP/s. Checked: every order of small graphs, and the bound of any order. Left out: graph building (it is done
+    before), the phone's GPU in place of its CPU, memory that both share, throttling, power.
+    """
+
+    key: ClassVar[str] = "npu-prefill"
+    source: ClassVar[tuple[str, ...]] = ("mllm-npu", "mllm-npu-slides", "arm-boards")
+    chunk: int = param(256, "tokens", "of one static graph", low=1, high=100_000)
+    npu_op_per_s: float = param(1.9e12, "op/s", "products of the NPU in 8 bits", low=1e9, high=1e16)
+    outliers: float = param(0.003, "1", "channels of a product that are outliers", low=0.0, high=1.0)
+    shadowed: float = param(0.15, "1", "layers whose outliers are multiplied (assumed)", low=0.0, high=1.0)
+    order: str = param(
+        "out_of_order", "", "which ready subgraph a processor takes", choices=("out_of_order", "first_ready", "in_order")
+    )  # fmt: skip
+
+    def applies(self, setting: Setting) -> str:
+        """Devices that are no processors."""
+        part = setting.cluster.accelerator
+        return super().applies(setting) or ("" if part.architecture == OWN_HOST else _beside(part.name))
+
+    def unfit(self, instance: Instance) -> str:
+        """Devices that are no processors, and layers that are no products of one weight."""
+        part = instance.machine.cluster.accelerator
+        if part.architecture != OWN_HOST:
+            return _beside(part.name)
+        ops = (op for block in instance.model.graph.blocks.values() for op in block.ops)
+        if any(not isinstance(op, GemmOp) and op.params > 1_000_000 for op in ops):
+            return f"needs a dense decoder; {instance.model.name} has layers that are no products of one weight"
+        return ""
+
+    def retimed(self, steps: Any, tables: Any) -> Any:
+        """Tokens take the processor's time in steps alone; a prompt takes that of its schedule."""
+        import numpy as np
+
+        from ridgeline.cost.seconds import banded, nothing
+
+        counts = [1]
+        while counts[-1] * self.chunk < tables.pasts[-1]:
+            counts.append(counts[-1] + max(1, counts[-1] // _STEPS))
+        edges = np.array([count * self.chunk for count in counts], dtype=float)
+        grid = np.unique([1.0, *edges, *(edges + 1.0)])
+        known: dict[tuple[int, int], float] = {}
+        seconds = np.empty((len(grid), len(tables.pasts)))
+        for place in np.ndindex(seconds.shape):
+            pair = -int(-grid[place[0]] // self.chunk), -int(-tables.pasts[place[1]] // self.chunk)
+            if pair not in known:
+                known[pair] = self.prompt_s(steps.model.graph, steps.machine.device, *pair)
+            seconds[place] = known[pair]
+        found, none = banded("interval.derived", seconds, seconds, 0.0 * seconds), nothing(tables.tokens.shape)
+        return replace(
+            tables, lane=none, group=tables.lane + tables.group, prompt_group=none, chunks=grid, first=found, each=found,
+            group_name="weights and links", prompt_name="NPU and processor",
+        )  # fmt: skip
+
+    def prompt_s(self, graph: Graph, device: Any, count: int, before: int) -> float:
+        """`count` chunks of a prompt after those `before`, on the NPU and a processor (`cost.machine.Device`) [s]."""
+        some = min(count, _WHOLE)
+        tasks = self.tasks(graph, device, some, before + (count - some) / 2)
+        return schedule(tasks, self.order) * count / some
+
+    def tasks(self, graph: Graph, device: Any, count: int, before: float) -> list[Subgraph]:
+        """Subgraphs of `count` chunks after those `before`, chunk after chunk, each after those it reads."""
+        found, keys = list[Subgraph](), dict[int, list[int]]()
+        for number in range(count):
+            last: tuple[int, ...] = ()
+            for layer, name in enumerate(graph.layers):
+                shadow = (layer + 1) * self.shadowed // 1 > layer * self.shadowed // 1
+                for group in _between_products(graph.blocks[name].ops):
+                    place, own = len(found), group[0]
+                    if isinstance(own, GemmOp):
+                        flop = 2.0 * self.chunk * own.k * own.n
+                        found.append(Subgraph(processor=NPU, seconds=flop / self.npu_op_per_s, after=last))
+                        if shadow and self.outliers:
+                            seconds = self.outliers * flop / device.matrix_rate("fp32")
+                            found.append(Subgraph(processor=CPU, seconds=seconds, after=last))
+                    else:
+                        seconds, after = self._between_s(group, device, before + number), last
+                        if any(isinstance(op, AttentionOp) for op in group):
+                            seen = keys.setdefault(layer, [])
+                            after = (*seen, *last)
+                            seen += last
+                        found.append(Subgraph(processor=CPU, seconds=seconds, after=after))
+                    last = tuple(range(place, len(found)))
+        return found
+
+    def _between_s(self, group: Sequence[Op], device: Any, before: float) -> float:
+        """What lies between two products of a chunk after those `before`, on the processor [s]."""
+        seconds = 0.0
+        for op in group:
+            if isinstance(op, AttentionOp):
+                pairs = self.chunk * (before * self.chunk + (self.chunk + 1) / 2)
+                seconds += 2.0 * pairs * op.heads * (op.qk_dim + op.v_dim) / device.matrix_rate("fp32")
+            else:
+                moved = getattr(op, "read", 0.0) + getattr(op, "write", 0.0)
+                seconds += moved * self.chunk * _FLOAT_BYTES / device.memory_bytes_per_s
+        return seconds
+
+
+def _beside(name: str) -> str:
+    return f"is of an NPU beside a processor, not beside {name}"
+
+
+def _between_products(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """Operators one by one where they are products, else as many as stand between two."""
+    for product, group in groupby(ops, lambda op: isinstance(op, GemmOp)):
+        found = list(group)
+        yield from ([op] for op in found) if product else [found]
