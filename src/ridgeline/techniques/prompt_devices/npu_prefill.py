@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from heapq import heappop, heappush
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 NPU, CPU = 0, 1
 _FLOAT_BYTES = 4.0
-_WHOLE = 8  # chunks whose subgraphs are scheduled one by one; of more, so many from their middle
-_STEPS = 16  # chunks up to which each number of them is priced; beyond, 1/16 more each time
+_WHOLE = 8  # chunks of which each number is scheduled; of more, so many from their middle, and fewer numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,11 @@ class Subgraph:
     processor: int
     seconds: float
     after: tuple[int, ...]
+
+
+Part = tuple[float, float, float]
+"""A product of a chunk, or what lies between two: time on the NPU, on the processor, for each chunk before it [s]."""
+Layers = tuple[tuple[Part, ...], ...]
 
 
 def schedule(tasks: Sequence[Subgraph], way: str) -> float:
@@ -85,6 +90,32 @@ def schedule(tasks: Sequence[Subgraph], way: str) -> float:
     return now_s
 
 
+def subgraphs(layers: Layers, count: int, before: float) -> list[Subgraph]:
+    """Tasks of `count` chunks of a prompt after those `before`, chunk after chunk, each after those it reads."""
+    found, keys = list[Subgraph](), [list[int]() for _ in layers]
+    for number in range(count):
+        last: tuple[int, ...] = ()
+        for layer, parts in enumerate(layers):
+            for npu_s, cpu_s, past_s in parts:
+                place, after = len(found), last
+                if past_s:  # attention reads what products of chunks before it made
+                    after = (*keys[layer], *last)
+                    keys[layer] += last
+                if npu_s:
+                    found.append(Subgraph(processor=NPU, seconds=npu_s, after=last))
+                if cpu_s or not npu_s:
+                    found.append(Subgraph(processor=CPU, seconds=cpu_s + past_s * (before + number), after=after))
+                last = tuple(range(place, len(found)))
+    return found
+
+
+@cache
+def prompt_s(layers: Layers, way: str, count: int, before: int) -> float:
+    """`count` chunks of a prompt after those `before` [s]; of many, those in their middle stand for all."""
+    some = min(count, _WHOLE)
+    return schedule(subgraphs(layers, some, before + (count - some) / 2), way) * count / some
+
+
 def bound_s(tasks: Sequence[Subgraph]) -> float:
     """What no order is shorter than [s]: each processor's work, and the longest chain."""
     ends = list[float]()
@@ -118,7 +149,7 @@ class NpuPrefill(PromptDevice):
     outliers: float = param(0.003, "1", "channels of a product that are outliers", low=0.0, high=1.0)
     shadowed: float = param(0.15, "1", "layers whose outliers are multiplied (assumed)", low=0.0, high=1.0)
     order: str = param(
-        "out_of_order", "", "which ready subgraph a processor takes", choices=("out_of_order", "first_ready", "in_order")
+        "out_of_order", "", "which subgraph a processor takes", choices=("out_of_order", "first_ready", "in_order")
     )  # fmt: skip
 
     def applies(self, setting: Setting) -> str:
@@ -142,74 +173,50 @@ class NpuPrefill(PromptDevice):
 
         from ridgeline.cost.seconds import banded, nothing
 
-        counts = [1]
-        while counts[-1] * self.chunk < tables.pasts[-1]:
-            counts.append(counts[-1] + max(1, counts[-1] // _STEPS))
-        edges = np.array([count * self.chunk for count in counts], dtype=float)
+        most, counts = tables.pasts[-1], [1]
+        while counts[-1] * self.chunk < most:
+            counts.append(counts[-1] + max(1, counts[-1] // _WHOLE))
+        edges, pasts = np.array(counts) * float(self.chunk), np.array([0.0, most / 2.0, most])
         grid = np.unique([1.0, *edges, *(edges + 1.0)])
-        known: dict[tuple[int, int], float] = {}
-        seconds = np.empty((len(grid), len(tables.pasts)))
-        for place in np.ndindex(seconds.shape):
-            pair = -int(-grid[place[0]] // self.chunk), -int(-tables.pasts[place[1]] // self.chunk)
-            if pair not in known:
-                known[pair] = self.prompt_s(steps.model.graph, steps.machine.device, *pair)
-            seconds[place] = known[pair]
+        chunks, before = (np.ceil(one / self.chunk).astype(int) for one in (grid, pasts))
+        layers = self.layers(steps.model.graph, steps.machine.device)
+        known = {
+            (count, past): prompt_s(layers, self.order, count, past)
+            for count in set(chunks.tolist()) for past in set(before.tolist())
+        }  # fmt: skip
+        seconds = np.array([[known[count, past] for past in before.tolist()] for count in chunks.tolist()])
         found, none = banded("interval.derived", seconds, seconds, 0.0 * seconds), nothing(tables.tokens.shape)
         return replace(
-            tables, lane=none, group=tables.lane + tables.group, prompt_group=none, chunks=grid, first=found, each=found,
-            group_name="weights and links", prompt_name="NPU and processor",
+            tables, lane=none, group=tables.lane + tables.group, prompt_group=none, chunks=grid, pasts=pasts,
+            first=found, each=found, group_name="weights and links", prompt_name="NPU and processor",
         )  # fmt: skip
 
-    def prompt_s(self, graph: Graph, device: Any, count: int, before: int) -> float:
-        """`count` chunks of a prompt after those `before`, on the NPU and a processor (`cost.machine.Device`) [s]."""
-        some = min(count, _WHOLE)
-        tasks = self.tasks(graph, device, some, before + (count - some) / 2)
-        return schedule(tasks, self.order) * count / some
+    def layers(self, graph: Graph, device: Any) -> Layers:
+        """The parts of each layer on the NPU and a processor (`cost.machine.Device`)."""
+        found = list[tuple[Part, ...]]()
+        for layer, name in enumerate(graph.layers):
+            shadowed = (layer + 1) * self.shadowed // 1 > layer * self.shadowed // 1
+            found.append(tuple(self._parts(graph.blocks[name].ops, device, self.outliers if shadowed else 0.0)))
+        return tuple(found)
 
-    def tasks(self, graph: Graph, device: Any, count: int, before: float) -> list[Subgraph]:
-        """Subgraphs of `count` chunks after those `before`, chunk after chunk, each after those it reads."""
-        found, keys = list[Subgraph](), dict[int, list[int]]()
-        for number in range(count):
-            last: tuple[int, ...] = ()
-            for layer, name in enumerate(graph.layers):
-                shadow = (layer + 1) * self.shadowed // 1 > layer * self.shadowed // 1
-                for group in _between_products(graph.blocks[name].ops):
-                    place, own = len(found), group[0]
-                    if isinstance(own, GemmOp):
-                        flop = 2.0 * self.chunk * own.k * own.n
-                        found.append(Subgraph(processor=NPU, seconds=flop / self.npu_op_per_s, after=last))
-                        if shadow and self.outliers:
-                            seconds = self.outliers * flop / device.matrix_rate("fp32")
-                            found.append(Subgraph(processor=CPU, seconds=seconds, after=last))
-                    else:
-                        seconds, after = self._between_s(group, device, before + number), last
-                        if any(isinstance(op, AttentionOp) for op in group):
-                            seen = keys.setdefault(layer, [])
-                            after = (*seen, *last)
-                            seen += last
-                        found.append(Subgraph(processor=CPU, seconds=seconds, after=after))
-                    last = tuple(range(place, len(found)))
-        return found
-
-    def _between_s(self, group: Sequence[Op], device: Any, before: float) -> float:
-        """What lies between two products of a chunk after those `before`, on the processor [s]."""
-        seconds = 0.0
-        for op in group:
-            if isinstance(op, AttentionOp):
-                pairs = self.chunk * (before * self.chunk + (self.chunk + 1) / 2)
-                seconds += 2.0 * pairs * op.heads * (op.qk_dim + op.v_dim) / device.matrix_rate("fp32")
-            else:
-                moved = getattr(op, "read", 0.0) + getattr(op, "write", 0.0)
-                seconds += moved * self.chunk * _FLOAT_BYTES / device.memory_bytes_per_s
-        return seconds
+    def _parts(self, ops: Sequence[Op], device: Any, outliers: float) -> Iterator[Part]:
+        per_s = device.matrix_rate("fp32")
+        for product, group in groupby(ops, lambda op: isinstance(op, GemmOp)):
+            between_s = past_s = 0.0
+            for op in group:
+                if isinstance(op, GemmOp):
+                    flop = 2.0 * self.chunk * op.k * op.n
+                    yield flop / self.npu_op_per_s, outliers * flop / per_s, 0.0
+                elif isinstance(op, AttentionOp):
+                    pair_s = 2.0 * op.heads * (op.qk_dim + op.v_dim) / per_s
+                    past_s += pair_s * self.chunk**2
+                    between_s += pair_s * self.chunk * (self.chunk + 1) / 2
+                else:
+                    moved = getattr(op, "read", 0.0) + getattr(op, "write", 0.0)
+                    between_s += moved * self.chunk * _FLOAT_BYTES / device.memory_bytes_per_s
+            if not product:
+                yield 0.0, between_s, past_s
 
 
 def _beside(name: str) -> str:
     return f"is of an NPU beside a processor, not beside {name}"
-
-
-def _between_products(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Operators one by one where they are products, else as many as stand between two."""
-    for product, group in groupby(ops, lambda op: isinstance(op, GemmOp)):
-        found = list(group)
-        yield from ([op] for op in found) if product else [found]
