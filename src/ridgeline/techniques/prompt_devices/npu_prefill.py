@@ -145,7 +145,7 @@ class NpuPrefill(PromptDevice):
     key: ClassVar[str] = "npu-prefill"
     source: ClassVar[tuple[str, ...]] = ("mllm-npu", "mllm-npu-slides", "arm-boards")
     chunk: int = param(256, "tokens", "of one static graph", low=1, high=100_000)
-    npu_op_per_s: float = param(1.9e12, "op/s", "products of the NPU in 8 bits", low=1e9, high=1e16)
+    npu_op_per_s: float = param(1.9e12, "op/s", "products of the NPU in 8 bits", low=1e9, high=1e15)
     outliers: float = param(0.003, "1", "channels of a product that are outliers", low=0.0, high=1.0)
     shadowed: float = param(0.15, "1", "layers whose outliers are multiplied (assumed)", low=0.0, high=1.0)
     order: str = param(
@@ -155,7 +155,11 @@ class NpuPrefill(PromptDevice):
     def applies(self, setting: Setting) -> str:
         """Devices that are no processors."""
         part = setting.cluster.accelerator
-        return super().applies(setting) or ("" if part.architecture == OWN_HOST else _beside(part.name))
+        return _beside(part.name) if part.architecture != OWN_HOST else super().applies(setting)
+
+    def axes(self, setting: Setting) -> tuple[str, ...]:
+        """None: which machines have an NPU is not in the catalog."""
+        return ()
 
     def unfit(self, instance: Instance) -> str:
         """Devices that are no processors, and layers that are no products of one weight."""
