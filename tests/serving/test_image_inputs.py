@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
+from ridgeline.cost.machine import machine
 from ridgeline.errors import PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
-from ridgeline.lower.inference import serve
-from ridgeline.lower.pieces import Core, Product
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.serving import with_inputs
+from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.techniques.graphs.hired import Hired
 
@@ -32,18 +32,17 @@ def test_tokens_of_an_image_are_those_of_its_tiles(width: int, height: int, tile
     assert Hired(share=0.2, width=width, height=height).image_tokens == int(tiles * 576 * 0.2)
 
 
-def test_the_tower_computes_all_tiles_once_a_prompt() -> None:
-    model = rewritten(load("llama-2-7b"), ("hired",))
-    served = serve(model, Deployment())
-    (front,) = [piece for kind in served.kinds for piece in kind.pieces if isinstance(piece, Core) and piece.encoder]
-    assert front.encoder is not None
-    rows = front.encoder.samples * front.encoder.tokens
-    assert rows == 5 * 577
-    flop = sum(2 * rows * p.n * p.k * count for p, count in front.encoder.pieces if isinstance(p, Product))
-    by_hand = 2 * rows * (24 * (4 * 1024**2 + 2 * 1024 * 4096) + 1024 * 4096 + 4096**2)
-    assert flop == by_hand
-    assert front.token_bytes(2.0) == 0.0
-    assert model.graph.params - load("llama-2-7b").graph.params == pytest.approx(304e6 + 21e6, rel=0.01)
+def test_the_tower_computes_all_tiles_with_the_first_chunk_of_a_prompt() -> None:
+    plain, model = load("llama-2-7b"), rewritten(load("llama-2-7b"), ("hired",))
+    assert model.graph.params - plain.graph.params == pytest.approx(304e6 + 21e6, rel=0.01)
+    where, said = machine(cluster("1xA100-SXM")), {"longest_prompt": 1024, "longest": 1100}
+    with_image, words = (engine(plain, where, Deployment(technique=texts)).tables(**said) for texts in (("hired",), ()))
+    added = with_image.first.mid - words.first.mid
+    flop = 2 * 5 * 577 * (24 * (4 * 1024**2 + 2 * 1024 * 4096) + 1024 * 4096 + 4096**2)  # products of 5 tiles
+    assert flop / 312e12 < added[0, 0] < 4 * flop / 312e12  # the peak of the datasheet
+    assert added[:, 0] == pytest.approx(added[0, 0])  # whatever the words
+    assert not added[:, 1:].any()  # later chunks have none
+    assert 0.0 < (with_image.each.mid - words.each.mid)[0, 0] <= added[0, 0]
 
 
 def test_dropped_tokens_save_prefill_and_not_the_tower() -> None:

@@ -44,7 +44,7 @@ from ridgeline.facts.fits import calls_of
 from ridgeline.facts.mechanisms import constant
 from ridgeline.facts.records import OWN_HOST, Evidence
 from ridgeline.facts.transfer import transfer_evidence
-from ridgeline.lower.pieces import Core, ElementwisePiece, Encoder, ExpertAllToAll, Experts, Product, Recurrence, Reduce
+from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Experts, Product, Recurrence, Reduce
 from ridgeline.lower.work import CollectiveKind, Number
 
 Array = NDArray[np.float64]
@@ -246,8 +246,6 @@ class ServedPrices(LinkPrices):
 
         Each rank does its own heads; where contexts are divided it gathers their cache first.
         """
-        if core.encoder is not None:
-            return self._encoded(core.encoder, batch, cached)
         own = max(1.0, core.kv_heads / core.ranks)
         cached = cached if core.causal else cached + tokens / 2.0  # as many pairs of tokens as in both directions
         if core.entries is not None or core.choice is not None:
@@ -276,26 +274,11 @@ class ServedPrices(LinkPrices):
             moved = moved + self.collective(CollectiveKind.ALL_TO_ALL, batch * tokens * token_bytes, core.ranks)
         return found + unfitted(moved)
 
-    def _encoded(self, encoder: Encoder, batch: float, cached: Array) -> Seconds:
-        """An encoder over the inputs of `batch` prompts, with the first of each prompt's chunks [s]."""
-        samples = batch * encoder.samples
-        rows, none = np.array([samples * encoder.tokens]), np.zeros(1)
-        total = nothing((1,))
-        for piece, count in encoder.pieces:
-            if isinstance(piece, Core):
-                found = self.prefill(piece, samples, np.array([float(encoder.tokens)]), none)
-            else:
-                found = self.product(piece, rows) if isinstance(piece, Product) else self.stream(piece, rows)
-            total = total + found.times(float(count))
-        return nothing(np.shape(cached)) + total.times(np.where(np.asarray(cached) > 0.0, 0.0, 1.0))
-
     def decode(self, core: Core, sequences: Array, context: Array) -> Seconds:
         """Attention of one new token of each of `sequences` over `context` tokens of cache [s].
 
         Where contexts are divided a rank does the heads of all its fellows over the part that it holds.
         """
-        if core.encoder is not None:
-            return nothing(np.broadcast_shapes(np.shape(sequences), np.shape(context)))
         if core.entries is not None or core.choice is not None:
             return self._chosen(core, sequences, 1.0, np.maximum(context - 1.0, 0.0), decode=True)
         heads, held = core.heads * core.ranks, np.maximum(context / core.ranks, 1.0)

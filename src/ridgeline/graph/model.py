@@ -82,20 +82,10 @@ def _tensors(op: Op, experts: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Front:
-    """An encoder that each prompt passes once before the first layer: `samples` of `tokens` tokens each, on average."""
-
-    layers: tuple[tuple[Block, int], ...]  # each kind of layer, and how many of it
-    samples: int
-    tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Graph:
     """A model's computation: blocks stored once, the order of layers, and the two ends.
 
-    `embedding` runs before the first layer, `head` after the last (final norm, logits, loss). Where it is served, each
-    prompt passes `front` once; its weights are counted in `embedding`.
+    `embedding` runs before the first layer, `head` after the last (final norm, logits, loss).
     """
 
     blocks: Mapping[str, Block]
@@ -105,7 +95,6 @@ class Graph:
     hidden: int  # D, the width that crosses a pipeline cut
     vocab: int
     tied_embeddings: bool
-    front: Front | None = None
 
     @property
     def params(self) -> int:

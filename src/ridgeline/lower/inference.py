@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ridgeline.errors import PlanError
-from ridgeline.graph.model import Block, Front, Graph, Model
+from ridgeline.graph.model import Block, Graph, Model
 from ridgeline.graph.ops import (
     ActivationOp,
     AttentionOp,
@@ -34,7 +34,6 @@ from ridgeline.lower.pieces import (
     CompressedKV,
     Core,
     ElementwisePiece,
-    Encoder,
     ExpertAllToAll,
     Experts,
     Fusions,
@@ -68,8 +67,6 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
         pieces = tuple(_apart(_layer(block, graph, deployment, fusions), fusions.layer_kernels))
         deferred = any(edge.deferred for edge in block.boundaries)
         kinds.append(LayerKind(name=name, count=graph.layers.count(name), pieces=pieces, deferred=deferred))
-    if graph.front is not None:
-        kinds.append(LayerKind(name="front", count=1, pieces=(_front(graph.front, graph, fusions),)))
     tp = deployment.tp
     head: list[Piece] = [
         Product(name="lm_head", n=graph.vocab / tp, k=graph.hidden, part="plain", rows="sequences"),
@@ -81,18 +78,6 @@ def serve(model: Model, deployment: Deployment, fusions: Fusions | None = None) 
         embedding.append(Reduce(width=graph.hidden))
     norm = ElementwisePiece(name="final_norm", elements=2.0 * graph.hidden)
     return Served(kinds=tuple(kinds), embedding=tuple(embedding), head=(norm, *head), hidden=graph.hidden)
-
-
-def _front(front: Front, graph: Graph, fusions: Fusions) -> Core:
-    """An encoder before the first layer, whole on each rank: it keeps no cache."""
-    pieces = tuple(
-        (piece, count)
-        for block, count in front.layers
-        for piece in _layer(block, graph, Deployment(), fusions)
-        if isinstance(piece, Product | Core | ElementwisePiece)
-    )
-    encoder = Encoder(pieces=pieces, samples=front.samples, tokens=front.tokens)
-    return Core(heads=0.0, kv_heads=0.0, qk_dim=0, v_dim=0, encoder=encoder)
 
 
 def _layer(block: Block, graph: Graph, deployment: Deployment, fusions: Fusions) -> Iterator[Piece]:

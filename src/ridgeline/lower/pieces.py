@@ -99,15 +99,6 @@ class CompressedKV:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
-    """Pieces of an encoder, each so often, that a prompt passes once: `samples` of `tokens` tokens each."""
-
-    pieces: tuple[tuple[Product | Core | ElementwisePiece, int], ...]
-    samples: int
-    tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Core:
     """An attention core over a cache; `latent` ones share one latent vector a token among all heads.
 
@@ -129,7 +120,6 @@ class Core:
     borrowed: bool = False  # reads the cache of a layer before, and keeps none
     choice: TopKIndexer | None = None
     entries: CompressedKV | None = None
-    encoder: Encoder | None = None  # runs in place of attention, before a prompt's first token
 
     @property
     def token_elements(self) -> float:

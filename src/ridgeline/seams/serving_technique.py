@@ -105,10 +105,6 @@ class ServingTechnique(Technique):
         """Numbers of the clock's rule (`serving.state.RULE`); instances are `stride` devices apart."""
         return {}
 
-    def retimed(self, steps: Any, tables: Any) -> Any:
-        """Times of iterations (`serving.step.StepTables`, of `StepModel` steps) with what it changes of them [s]."""
-        return tables
-
     def front_seconds(self, instance: Instance, traffic: Any) -> Any:
         """Time that each request (R,) waits besides until a scheduler may take it [s]."""
         return 0.0

@@ -134,6 +134,10 @@ class Technique:
         """Texts of it that are worth trying in a setting: by default, as it is; none where another is always better."""
         return (self.text,)
 
+    def retimed(self, steps: Any, tables: Any) -> Any:
+        """Times of iterations (`serving.step.StepTables`, of `StepModel` steps) with what it changes of them [s]."""
+        return tables
+
     @classmethod
     def summary(cls) -> str:
         """What it does, in one line of its page."""

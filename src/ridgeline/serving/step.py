@@ -22,6 +22,7 @@ from ridgeline.graph.model import Model
 from ridgeline.lower.inference import serve
 from ridgeline.lower.pieces import Core, Fusions, HyperConnection, Recurrence, Served
 from ridgeline.plan.deployment import Deployment, Role
+from ridgeline.seams.registry import listed
 from ridgeline.seams.serving import (
     Adapters,
     Beams,
@@ -30,7 +31,6 @@ from ridgeline.seams.serving import (
     NanoBatches,
     Partition,
     Placement,
-    applied,
     of,
 )
 from ridgeline.serving.adapters import sequence_seconds, token_seconds
@@ -116,6 +116,7 @@ class StepModel:
         fusions: Fusions | None = None,
     ) -> None:
         self.model, self.machine, self.deployment, self.formats = model, machine, deployment, formats
+        self.fusions = fusions
         self._placed, self._apart = of(deployment, Placement), of(deployment, Disaggregation)
         self._stays_uneven = (self._placed.imbalance or 1.0) if self._placed.stay else 1.0
         whole: Served = serve(model, deployment, fusions)
@@ -202,7 +203,7 @@ class StepModel:
             split=self._split(tokens, sequences) if of(self.deployment, Partition).applied else None,
             attention_ffn=self._sent(tokens) if self._apart.applied else None,
         )
-        return reduce(lambda tables, one: one.retimed(self, tables), applied(self.deployment), found)
+        return reduce(lambda tables, one: one.retimed(self, tables), map(listed, self.deployment.technique), found)
 
     def _hidden(self, tokens: Array) -> tuple[Array, Array]:
         """What deferred sums of all layers save beside kernels, and what attention's cores could save more [s]."""

@@ -5,27 +5,21 @@ Shape letters: S tokens of a tile, D width of the language model.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ridgeline.facts.records import Fact
 from ridgeline.graph.load import load
-from ridgeline.graph.model import Block, Front, Graph
-from ridgeline.graph.ops import Region, Split, elementwise
+from ridgeline.graph.model import Block, Graph, Model
+from ridgeline.graph.ops import Split, elementwise
 from ridgeline.graph.parts import linear
 from ridgeline.graph.vision_transformer import vision_tokens
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import accuracy, param
 
-_GRIDS = (
-    (1, 2),
-    (2, 1),
-    (2, 2),
-    (3, 1),
-    (1, 3),
-)  # tiles wide and high. Source: llava-v1.6, image_grid_pinpoints
+_MANY = 16.0  # prompts side by side, as in the tables of chunks
+_GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))  # tiles wide and high. Source: llava-v1.6, image_grid_pinpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,20 +84,50 @@ class Hired(GraphRewrite):
         """Words and the image's tokens [token]."""
         return tokens + self.image_tokens
 
-    def rewrite(self, graph: Graph) -> Graph:
-        """The graph with the tower and its projections before it."""
-        tower = load(self.tower).graph
-        inner = tower.hidden
+    def _tower(self, width: int) -> Model:
+        """The tower, with the projections to `width` after it."""
+        model = load(self.tower)
         projector = Block(
             name="projector",
             ops=(
-                linear("projection", inner, graph.hidden, split=Split.COLUMN),
-                elementwise("gelu", graph.hidden, graph.hidden, region=Region.TENSOR),
-                linear("projection2", graph.hidden, graph.hidden, split=Split.ROW),
+                linear("projection", model.graph.hidden, width, split=Split.COLUMN),
+                elementwise("gelu", width, width),
+                linear("projection2", width, width, split=Split.ROW),
             ),
         )
-        layers = (*((tower.blocks[name], count) for name, count in Counter(tower.layers).items()), (projector, 1))
-        held = tower.params + projector.params
-        weights = elementwise("vision_tower", 0, 0, region=Region.TENSOR, params=held)
-        front = Front(layers=layers, samples=self.tiles, tokens=vision_tokens(self.tower))
-        return replace(graph, embedding=(*graph.embedding, weights), front=front)
+        blocks = {**model.graph.blocks, projector.name: projector}
+        return replace(model, graph=replace(model.graph, blocks=blocks, layers=(*model.graph.layers, projector.name)))
+
+    def rewrite(self, graph: Graph) -> Graph:
+        """The graph with the weights of the tower and its projections."""
+        held = self._tower(graph.hidden).graph.params
+        return replace(graph, embedding=(*graph.embedding, elementwise("vision_tower", 0, 0, params=held)))
+
+    def retimed(self, steps: Any, tables: Any) -> Any:
+        """The first chunk of each prompt takes the tower's time as well."""
+        import numpy as np
+
+        once = np.where(tables.pasts > 0.0, 0.0, 1.0)
+        first, each = (self._tower_s(steps, prompts).times(once / prompts) for prompts in (1.0, _MANY))
+        return replace(tables, first=tables.first + first, each=tables.each + each)
+
+    def _tower_s(self, steps: Any, prompts: float) -> Any:
+        """The tower over the images of so many prompts, whole on each device (1,) [s]."""
+        import numpy as np
+
+        from ridgeline.cost.seconds import nothing
+        from ridgeline.lower.inference import serve
+        from ridgeline.lower.pieces import Core, Product
+        from ridgeline.plan.deployment import Deployment
+
+        samples, tokens = prompts * self.tiles, float(vision_tokens(self.tower))
+        total, rows, none = nothing((1,)), np.array([samples * tokens]), np.zeros(1)
+        for kind in serve(self._tower(steps.served.hidden), Deployment(), steps.fusions).kinds:
+            for piece in kind.pieces:
+                if isinstance(piece, Core):
+                    found = steps.prices.prefill(piece, samples, np.array([tokens]), none)
+                else:
+                    price = steps.prices.product if isinstance(piece, Product) else steps.prices.stream
+                    found = price(piece, rows)
+                total = total + found.times(float(kind.count))
+        return total.alike
