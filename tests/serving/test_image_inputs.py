@@ -13,7 +13,7 @@ from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.serving import with_inputs
 from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.asked import asked_traffic
-from ridgeline.techniques.graphs.hired import Hired
+from ridgeline.techniques.graphs.hired import Hired, Images
 
 WORDS = {"requests": 1, "prompt": (45, 45), "output": (8, 8), "arrivals": "burst"}
 
@@ -27,8 +27,9 @@ WORDS = {"requests": 1, "prompt": (45, 45), "output": (8, 8), "arrivals": "burst
     ],
 )
 def test_tokens_of_an_image_are_those_of_its_tiles(width: int, height: int, tiles: int, tokens: int) -> None:
-    whole = Hired(share=1.0, width=width, height=height)
+    whole = Images(width=width, height=height)
     assert (whole.tiles, whole.image_tokens) == (tiles, tokens)
+    assert Images(width=width, height=height, count=3).prompt_tokens(45) == 45 + 3 * tokens
     assert Hired(share=0.2, width=width, height=height).image_tokens == int(tiles * 576 * 0.2)
 
 
@@ -48,7 +49,7 @@ def test_the_tower_computes_all_tiles_with_the_first_chunk_of_a_prompt() -> None
 def test_dropped_tokens_save_prefill_and_not_the_tower() -> None:
     model, where = load("llama-2-7b"), cluster("1xA100-SXM")
     found = {}
-    for share in ("hired(share=1.0)", "hired", ""):
+    for share in ("images", "hired", ""):
         deployment = Deployment(technique=(share,) if share else ())
         traffic = with_inputs(asked_traffic(WORDS)[0], [deployment])
         found[share] = simulate_serving(model, where, [deployment], traffic, operation=Operation(changes=False))
@@ -59,6 +60,8 @@ def test_dropped_tokens_save_prefill_and_not_the_tower() -> None:
     assert np.isfinite(ttft).all()
 
 
-def test_shares_of_nothing_are_refused() -> None:
+def test_shares_of_nothing_and_images_twice_are_refused() -> None:
+    with pytest.raises(PlanError, match="images and hired both fill 'images'"):
+        engine(load("llama-2-7b"), machine(cluster("1xA100-SXM")), Deployment(technique=("images", "hired")))
     with pytest.raises(PlanError, match="share"):
         Hired(share=0.0)

@@ -1,7 +1,4 @@
-"""HiRED: a share of an image's tokens reaches the language model; the vision tower still computes all.
-
-Shape letters: S tokens of a tile, D width of the language model.
-"""
+"""Images before a language model's prompt, and HiRED, which keeps a share of their tokens."""
 
 from __future__ import annotations
 
@@ -23,23 +20,23 @@ _GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))  # tiles wide and high. Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hired(GraphRewrite):
-    """HiRED: an image's tokens beyond a budget are dropped after the vision tower; share 1 is LLaVA-NeXT as it is.
+class Images(GraphRewrite):
+    """Each prompt has images before its words, as LLaVA-NeXT reads them: a vision tower's tokens of all their tiles.
 
-    Fills the seam of graphs, in serving: `--prompt` counts words alone, and each prompt has one image besides. The
+    Fills the seam of graphs, in serving: `--prompt` counts words alone, and each prompt has `count` images besides. An
     image is scaled into the grid of tiles that keeps most of it, and tiles and a thumbnail pass the tower and two
-    projections, with the first chunk of the prompt. Of the tokens of all tiles the share stays; all of them are the
-    tiles' patches without those that only pad the image, and one more at the end of each row.
+    projections, with the first chunk of the prompt. The language model reads the tiles' patches without those that only
+    pad the image, one more at the end of each row, and the thumbnail's.
 
-    Checked: tokens by hand (2,928 of 600 x 600 pixels), work of the tower, the authors' claims. Left out: which tokens
-    stay (a sort of the tower's attention), the processor's preparation of pixels, the tower's launches by the host.
+    Checked: tokens by hand (2,928 of 600 x 600 pixels), work of the tower. Left out: the processor's preparation of
+    pixels, the tower's launches by the host, images that other prompts have had.
     """
 
-    key: ClassVar[str] = "hired"
-    source: ClassVar[tuple[str, ...]] = ("hired", "hired-code")
+    key: ClassVar[str] = "images"
+    source: ClassVar[tuple[str, ...]] = ("hired-code",)
     kinds: ClassVar[frozenset[str]] = frozenset({"serving"})
-    quality: ClassVar[Fact | None] = accuracy("as said of a fifth of the tokens: superior accuracy, abstract", "hired")
-    share: float = param(0.2, "1", "share of the image's tokens that are kept", low=0.001, high=1.0)
+    owns: ClassVar[frozenset[str]] = frozenset({"images"})
+    count: int = param(1, "images", "images of a prompt", low=1, high=1000)
     width: int = param(600, "pixels", "width of the image", low=1, high=65_536)
     height: int = param(600, "pixels", "height of the image", low=1, high=65_536)
     tower: str = param(
@@ -70,8 +67,6 @@ class Hired(GraphRewrite):
     def image_tokens(self) -> int:
         """Tokens of one image that the language model reads [token]."""
         each = vision_tokens(self.tower) - 1
-        if self.share < 1.0:
-            return max(1, int(self.tiles * each * self.share))
         (wide, high), patches = self._grid(), round(each**0.5)
         across, down = wide * patches, high * patches
         if self.width * down > across * self.height:  # bars above and below are cut off
@@ -81,8 +76,8 @@ class Hired(GraphRewrite):
         return int(each + down * (across + 1))
 
     def prompt_tokens(self, tokens: Any) -> Any:
-        """Words and the image's tokens [token]."""
-        return tokens + self.image_tokens
+        """Words and the images' tokens [token]."""
+        return tokens + self.count * self.image_tokens
 
     def _tower(self, width: int) -> Model:
         """The tower, with the projections to `width` after it."""
@@ -120,7 +115,7 @@ class Hired(GraphRewrite):
         from ridgeline.lower.pieces import Core, Product
         from ridgeline.plan.deployment import Deployment
 
-        samples, tokens = prompts * self.tiles, float(vision_tokens(self.tower))
+        samples, tokens = prompts * self.count * self.tiles, float(vision_tokens(self.tower))
         total, rows, none = nothing((1,)), np.array([samples * tokens]), np.zeros(1)
         for kind in serve(self._tower(steps.served.hidden), Deployment(), steps.fusions).kinds:
             for piece in kind.pieces:
@@ -131,3 +126,22 @@ class Hired(GraphRewrite):
                     found = price(piece, rows)
                 total = total + found.times(float(kind.count))
         return total.alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hired(Images):
+    """HiRED: of an image's tokens a share is kept after the vision tower, which still computes all of them.
+
+    Images as those of `images`; of the tokens of all tiles the share stays, and none at the end of rows. Checked:
+    the authors' claims. Left out: which tokens stay (a sort of the tower's attention).
+    """
+
+    key: ClassVar[str] = "hired"
+    source: ClassVar[tuple[str, ...]] = ("hired", "hired-code")
+    quality: ClassVar[Fact | None] = accuracy("as said of a fifth of the tokens: superior accuracy, abstract", "hired")
+    share: float = param(0.2, "1", "share of the image's tokens that are kept", low=0.001, high=1.0)
+
+    @property
+    def image_tokens(self) -> int:
+        """The share of the tokens of all tiles [token]."""
+        return max(1, int(self.tiles * (vision_tokens(self.tower) - 1) * self.share))
