@@ -104,7 +104,8 @@ class Images(GraphRewrite):
 
         once = np.where(tables.pasts > 0.0, 0.0, 1.0)
         first, each = (self._tower_s(steps, prompts).times(once / prompts) for prompts in (1.0, _MANY))
-        return replace(tables, first=tables.first + first, each=tables.each + each)
+        name = f"{tables.prompt_name} and images"
+        return replace(tables, first=tables.first + first, each=tables.each + each, prompt_name=name)
 
     def _tower_s(self, steps: Any, prompts: float) -> Any:
         """The tower over the images of so many prompts, whole on each device (1,) [s]."""

@@ -143,7 +143,7 @@ class NpuPrefill(PromptDevice):
     """
 
     key: ClassVar[str] = "npu-prefill"
-    source: ClassVar[tuple[str, ...]] = ("mllm-npu", "mllm-npu-slides", "arm-boards")
+    source: ClassVar[tuple[str, ...]] = ("mllm-npu", "mllm-npu-slides")
     chunk: int = param(256, "tokens", "of one static graph", low=1, high=100_000)
     npu_op_per_s: float = param(1.9e12, "op/s", "products of the NPU in 8 bits", low=1e9, high=1e15)
     outliers: float = param(0.003, "1", "channels of a product that are outliers", low=0.0, high=1.0)
