@@ -13,7 +13,7 @@ from ridgeline.seams.resolve import rewritten
 from ridgeline.seams.serving import with_inputs
 from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.asked import asked_traffic
-from ridgeline.techniques.graphs.hired import Hired, Images
+from ridgeline.techniques.graphs.hired import Hired, ImageInputs
 
 WORDS = {"requests": 1, "prompt": (45, 45), "output": (8, 8), "arrivals": "burst"}
 
@@ -27,9 +27,9 @@ WORDS = {"requests": 1, "prompt": (45, 45), "output": (8, 8), "arrivals": "burst
     ],
 )
 def test_tokens_of_an_image_are_those_of_its_tiles(width: int, height: int, tiles: int, tokens: int) -> None:
-    whole = Images(width=width, height=height)
+    whole = ImageInputs(width=width, height=height)
     assert (whole.tiles, whole.image_tokens) == (tiles, tokens)
-    assert Images(width=width, height=height, count=3).prompt_tokens(45) == 45 + 3 * tokens
+    assert ImageInputs(width=width, height=height, count=3).prompt_tokens(45) == 45 + 3 * tokens
     assert Hired(share=0.2, width=width, height=height).image_tokens == int(tiles * 576 * 0.2)
 
 

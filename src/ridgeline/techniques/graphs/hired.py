@@ -20,7 +20,7 @@ _GRIDS = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))  # tiles wide and high. Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(GraphRewrite):
+class ImageInputs(GraphRewrite):
     """Each prompt has images before its words, as LLaVA-NeXT reads them: a vision tower's tokens of all their tiles.
 
     Fills the seam of graphs, in serving: `--prompt` counts words alone, and each prompt has `count` images besides. An
@@ -130,7 +130,7 @@ class Images(GraphRewrite):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hired(Images):
+class Hired(ImageInputs):
     """HiRED: of an image's tokens a share is kept after the vision tower, which still computes all of them.
 
     Images as those of `images`; of the tokens of all tiles the share stays, and none at the end of rows. Checked:
