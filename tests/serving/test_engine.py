@@ -449,7 +449,7 @@ def test_a_batch_that_stages_do_not_divide_passes_them_whole(batch: int | None, 
     made = replace(one, batch=batch, policy=replace(one.policy, even_parts=even))
     assert made.lanes == lanes
     built = made.rule(made.tables(longest_prompt=64, longest=128))
-    assert (built["ranks"], built["part_tokens"]) == (lanes, 1024 if lanes == 1 else 0)
+    assert (built["ranks"], built["part_tokens"]) == (lanes, 1024)
     assert built["capacity"] == made.capacity.cache_tokens * (3 // lanes)
 
 
@@ -466,6 +466,21 @@ def test_parts_of_a_whole_batch_follow_each_other_through_a_pipeline() -> None:
     host = one.policy.step_host_s + one.policy.group_host_s + 4 * one.policy.seq_host_s
     assert first_s(1024) - host == pytest.approx((first_s(0) - host) * 6 / 12, rel=1e-3)
     assert first_s(4096) == first_s(0)
+
+
+@pytest.mark.parametrize(("tokens", "cycles"), [(400, 3 + 2), (1000, (6 + 2) / 2)])
+def test_a_batch_that_stages_divide_fills_the_pipeline_first(tokens: int, cycles: float) -> None:
+    """6 prompts on 3 stages: 3 parts of 2 leave after 3 + 2 cycles of a stage, 6 of 1 after 8 that are half as long."""
+    one = replace(engine(LLAMA, EIGHT, deployed(engine="FasterTransformer", pp=3)), batch=6)
+
+    def first_s(part_tokens: int) -> float:
+        made = replace(one, policy=replace(one.policy, part_tokens=part_tokens))
+        tables = made.tables(longest_prompt=tokens, longest=tokens + 1)
+        traffic = synthetic(burst(6), Fixed(tokens=tokens), Fixed(tokens=1))
+        return float(replay_tables((made,), [tables], traffic, router="least-loaded").first_s.max())
+
+    host = one.policy.step_host_s + one.policy.group_host_s + 6 * one.policy.seq_host_s
+    assert first_s(1024) - host == pytest.approx((first_s(0) - host) * cycles / 3, rel=1e-3)
 
 
 def test_chunks_of_one_prompt_follow_each_other_through_a_pipeline() -> None:

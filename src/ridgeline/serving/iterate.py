@@ -138,8 +138,8 @@ def _mixed_s(clock: Clock, rule: Record, instance: int, merged: float) -> float:
     if rule.follows > 0.0 and active == 1 and going_on:
         longest *= rule.follows / (1.0 + rule.hops)
     if rule.part_tokens > 0.0 and not decodes:
-        parts = 2.0 ** math.ceil(math.log2(max(total / rule.part_tokens, 1.0)))
-        longest *= (parts + rule.hops) / (parts * (1.0 + rule.hops))
+        parts = active * 2.0 ** math.ceil(math.log2(max(most / rule.part_tokens, 1.0)))
+        longest *= active * (parts + rule.hops) / (parts * (1.0 + rule.hops))
     seconds = hosted(rule, max(longest, away) + drafting, of_one_host(rule, fullest, running))
     return max(seconds, moved) if rule.beside else seconds + moved
 

@@ -66,7 +66,7 @@ def rule_of(
         "balance": max(1.0, deployment.pp * tables.stage_share),
         "hops": float(deployment.pp - 1),
         "follows": float(policy.chunks_follow and deployment.pp > 1),
-        "part_tokens": float(policy.part_tokens if one.lanes < deployment.pp else 0),
+        "part_tokens": float(policy.part_tokens),
         "send_start_s": tables.send_start_s,
         "send_s": tables.send_s,
         "drafted": float(step_tokens(deployment) - 1),

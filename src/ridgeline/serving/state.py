@@ -69,7 +69,7 @@ is prepared `ahead`, while the one before it runs, of those who are there when t
 are looked at once the next one is launched so are first tokens; iterations with prompts of up to `prefill_graphs`
 tokens replay captured pieces; `balance` [1] cycle of a full pipeline over its latency; `hops` sends of one iteration;
 a prompt's next chunk `follows` after so many cycles of a stage (1; 0: when this one is done), and parts of
-`part_tokens` (0: none) of a batch that is one for all stages follow each other. Iterations of `nano_tokens` or more
+`part_tokens` (0: none) of a batch's prompts fill the stages one after the other. Iterations of `nano_tokens` or more
 (0: none) are two nano-batches, of which kernels that wait for memory or a link hold the shares `memory_sms` and
 `link_sms` of the multiprocessors; one's own kernels are the share `chain` of all, after `chain_step_s` and
 `chain_seq_s` [s] of a host of its own; attention of decoding sequences takes `attention_memory` of its time of what
