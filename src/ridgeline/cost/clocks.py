@@ -42,20 +42,21 @@ def clock_share(times_s: Array, heat: Array, other_s: Array, *, other_power: flo
     Domain: other_power below 1; attention is left out: it draws about what products do. Evidence: derived.
     """
     idle = constant("power.idle")
+    loaded = (1.0 - idle) * heat * heat * heat
 
-    def over(share: Array, t: Array, q: Array, other: Array) -> Array:
-        power = np.maximum(other_power, idle + (1.0 - idle) * (share * q) ** 3)
-        return np.asarray(((power - 1.0) * t / share).sum(axis=0) - other * (1.0 - other_power))
+    def over(share: Array, t: Array, loaded: Array, other: Array) -> Array:
+        power = np.maximum(other_power, idle + loaded * (share * share * share))
+        return np.asarray(((power - 1.0) * t).sum(axis=0) - other * (1.0 - other_power) * share)
 
     found = np.ones(other_s.shape)
-    hot = over(found, times_s, heat, other_s) > 0.0
+    hot = over(found, times_s, loaded, other_s) > 0.0
     if not hot.any():
         return found
-    t, q, other = times_s[:, hot], heat[:, hot], other_s[hot]
-    low, high = 1.0 / q.max(axis=0), np.ones(other.shape)
+    t, load, other = times_s[:, hot], loaded[:, hot], other_s[hot]
+    low, high = 1.0 / heat[:, hot].max(axis=0), np.ones(other.shape)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        above = over(middle, t, q, other) > 0.0
+        above = over(middle, t, load, other) > 0.0
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     found[hot] = low
     return found

@@ -107,8 +107,8 @@ class Engine:
                 f" (here: {self.policy.token_budget:,})"
             )
         whole = not self.policy.chunked or of(self.deployment, ElasticParallel).applied
-        most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs)
-        most = int(most * step_tokens(self.deployment))
+        verified = int(self.policy.max_seqs * (step_tokens(self.deployment) - 1))  # beside one token of each sequence
+        most = max(budget, longest_prompt if whole else 0, self.policy.max_seqs) + verified
         captured = self.graphs[-1] if self.graphs else 0
         fixed = self.policy.compiled_tokens
         return self.steps.tables(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +130,7 @@ class StepModel:
             side for pieces in (self._pieces, self._prompt_pieces) for side in (pieces.prices, pieces.expert_prices)
         )
 
+    @lru_cache(maxsize=16)  # noqa: B019  (few; an engine is asked again at each end of its interval)
     def tables(
         self,
         *,
