@@ -6,6 +6,7 @@ Every formula broadcasts over NumPy arrays. Shape letters: m, n, k of a product 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,22 +57,28 @@ def tile_seconds(
         return 2 * padded * k * count / rate_flop_per_s
     sm_rate = rate_flop_per_s / sms
     supply = constant("sm.l2_bytes_per_cycle") * device.clock_hz
-    best: Number = np.inf
     paired = device.accelerator.architecture in PAIRED_ARCHITECTURES
-    single = CONVOLUTION_TILES if convolution else TILES
-    shapes = [(tile, 1) for tile in single] + ([(tile, 2) for tile in PAIRED_TILES] if paired else [])
-    for (rows, columns), width in shapes:
-        high = np.asarray(m) / rows
-        high = np.maximum(high + 0.5, 1.0) if uneven else np.ceil(high)
-        tiles = high * np.ceil(np.asarray(n) / columns) * count
-        slots = sms // width
-        most = 1.0 if convolution else np.maximum(1, np.asarray(k) / 256)
-        splits = np.clip(np.floor(slots / tiles), 1, most)
-        waves = np.ceil(tiles * splits / slots)
-        per_k = max(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
-        store = rows * columns * result_bytes * slots / device.memory_bytes_per_s
-        best = np.minimum(best, waves * (per_k * k / splits + device.memory_latency_s + store))
-    return best
+    dimensions = max(np.ndim(m), np.ndim(n), np.ndim(k), np.ndim(count))
+    rows, columns, width = _shapes(convolution, paired, dimensions)
+    high = np.asarray(m) / rows
+    high = np.maximum(high + 0.5, 1.0) if uneven else np.ceil(high)
+    tiles = high * np.ceil(np.asarray(n) / columns) * count
+    slots = sms // width
+    most = 1.0 if convolution else np.maximum(1, np.asarray(k) / 256)
+    splits = np.minimum(np.maximum(np.floor(slots / tiles), 1), most)
+    waves = np.ceil(tiles * splits / slots)
+    per_k = np.maximum(2 * rows * columns / (width * sm_rate), (rows + columns) * element_bytes / (width * supply))
+    store = rows * columns * result_bytes * slots / device.memory_bytes_per_s
+    found: Number = (waves * (per_k * k / splits + device.memory_latency_s + store)).min(axis=0)
+    return found
+
+
+@cache
+def _shapes(convolution: bool, paired: bool, dimensions: int) -> NDArray[np.int64]:
+    """Rows, columns and SMs of each tile, (3, tiles, 1, ...) to stand before so many dimensions."""
+    found = [(*tile, 1) for tile in (CONVOLUTION_TILES if convolution else TILES)]
+    found += [(*tile, 2) for tile in PAIRED_TILES] if paired else []
+    return np.array(found).T.reshape(3, -1, *[1] * dimensions)
 
 
 def gemm_cost(work: Gemm, device: Device, what: Form) -> Cost:

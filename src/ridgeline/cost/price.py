@@ -295,10 +295,11 @@ class Pricer:
                 if fused and len(routed) > 1:
                     continue
             kernels = kernels + cost.kernels
-            host_s = host_s + self.host_seconds(piece, cost.kernels)
-            if not cost.timed:
-                priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * (self.dispatch_s or 0.0)
-                own_s = own_s + np.maximum(self.host_seconds(piece, cost.kernels) - priced_s, 0.0)
+            issued_s = self.host_seconds(piece, cost.kernels)
+            host_s = host_s + issued_s
+            if not cost.timed and self.dispatch_s is not None:
+                priced_s = 0.0 if isinstance(piece, Stream) else cost.kernels * self.dispatch_s
+                own_s = own_s + np.maximum(issued_s - priced_s, 0.0)
             if isinstance(piece, Gemm) and not self.policy.host_modules:
                 own_s = own_s + self.own_host.divided_s(piece, layout)
             if isinstance(piece, Attention):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -41,24 +42,26 @@ def divided_layers(predictor: Predictor, plan: Plan) -> tuple[int, ...]:
 
 def _problem(predictor: Predictor, plan: Plan) -> StagePartitionProblem:
     """What layers of a plan are divided by, its nodes in the order that suits even stages."""
-    order, seen = predictor.node_order(plan), dict[tuple[int, ...], Plan]()
+    order = predictor.node_order(plan)
 
-    def as_divided(layers: Integers) -> Plan:
-        split = tuple(int(count) for count in layers)
-        if split not in seen:
-            seen[split] = replace(plan, layer_split=split)
-            if order:
-                predictor.orders[seen[split]] = order
-        return seen[split]
+    @cache
+    def as_divided(split: tuple[int, ...]) -> Plan:
+        found = replace(plan, layer_split=split)
+        if order:
+            predictor.orders[found] = order
+        return found
+
+    bound_s = cache(lambda split: predictor.bound_s(as_divided(split)))
+    lacking = cache(lambda split: predictor.excess_bytes(as_divided(split)))
 
     def seconds(partitions: Integers) -> Floats:
-        return np.array([predictor.bound_s(as_divided(one)) for one in partitions])
+        return np.array([bound_s(tuple(one)) for one in partitions.tolist()])
 
     def excess_bytes(partitions: Integers) -> Floats:
-        return np.array([predictor.excess_bytes(as_divided(one)) for one in partitions])
+        return np.array([lacking(tuple(one)) for one in partitions.tolist()])
 
     def simulated_s(partition: Integers) -> float:
-        one = as_divided(partition)
+        one = as_divided(tuple(partition.tolist()))
         return simulate(predictor.step(one, *predictor.prepare(one))[0]).makespan_s
 
     return StagePartitionProblem(

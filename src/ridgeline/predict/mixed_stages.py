@@ -47,6 +47,7 @@ class MixedPredictor(Predictor):
         self.machine, self.stages, self.limits = first.machine, first.stages, first.limits
         self._prices, self.orders, self.partitions = {}, {}, {}
         self._rows: dict[tuple[str, Plan, int, bytes], dict[str, Any]] = {}
+        self._sends: dict[Plan, Floats] = {}
 
     def ordered(self, way: Sequence[int]) -> MixedPredictor:
         """The same devices with their groups in another order, at the same prices."""
@@ -57,7 +58,7 @@ class MixedPredictor(Predictor):
         other.kinds, other.devices = tuple(self.kinds[one] for one in way), tuple(self.devices[one] for one in way)
         first = other.kinds[0]
         other.machine, other.stages = first.machine, first.stages
-        other.partitions, other._rows = {}, {}
+        other.partitions, other._rows, other._sends = {}, {}, {}
         return other
 
     def kind_of(self, plan: Plan) -> tuple[int, ...]:
@@ -87,10 +88,10 @@ class MixedPredictor(Predictor):
 
     def prepare(self, plan: Plan) -> tuple[StageLayers, StageTimes]:
         """Layers of every stage at the first group's prices, and times of each stage on its own devices."""
-        kinds, own = self.kind_of(plan), self._divided(plan)
+        own = self._divided(plan)
         rows = self._by_stage("times", own, lambda predictor: vars(predictor.prepare(own)[1]))
         found: dict[str, Any] = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-        hops = np.array([self._hop_s(own, kinds, stage) for stage in range(plan.pp - 1)])
+        hops = self._hops_s(replace(own, layer_split=None))
         found["send_forward_s"] = np.append(hops, 0.0)[:, None]
         found["send_backward_s"] = np.insert(hops, 0, 0.0)[:, None]
         cost = self.kinds[0].price(own).with_logits(cross_entropy(own.loss).logits_again())
@@ -112,6 +113,13 @@ class MixedPredictor(Predictor):
     def _divided(self, plan: Plan) -> Plan:
         """The plan with its layers said."""
         return replace(undivided(plan), layer_split=self.split(plan))
+
+    def _hops_s(self, plan: Plan) -> Floats:
+        """Seconds to hand a micro-batch from each stage but the last to the next, however layers lie (P - 1,) [s]."""
+        if plan not in self._sends:
+            kinds = self.kind_of(plan)
+            self._sends[plan] = np.array([self._hop_s(plan, kinds, stage) for stage in range(plan.pp - 1)])
+        return self._sends[plan]
 
     def _hop_s(self, plan: Plan, kinds: tuple[int, ...], stage: int) -> float:
         """Seconds to hand a micro-batch from a stage to the next [s]: over the slower end's link."""
