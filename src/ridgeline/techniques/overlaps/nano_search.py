@@ -242,22 +242,24 @@ def _period(chains: tuple[Chain, Chain], curves: tuple[Curve, Curve], best: floa
     for one, two in sorted(product(range(ends[0] + 1), range(ends[1] + 1)), key=sum):
         kinds = [chain[at][0] if at < len(chain) else -1 for chain, at in zip(chains, (one, two), strict=True)]
         after = [rest[side][min(at + 1, ends[side])] for side, at in enumerate((one, two))]
+        rates = [used[k] if k >= 0 else 0.0 for k in kinds]
+        known = speeds[kinds[0], kinds[1]] if min(kinds) >= 0 else [(float(kinds[0] >= 0), float(kinds[1] >= 0))]
         for time, left, other in _undominated(labels.pop((one, two), []), wholes[0][one]):
             if (one, two) == ends:
                 best = min(best, time)
                 continue
-            share = sum(used[k] * x for k, x in zip(kinds, (left, other), strict=True) if k >= 0)
+            share = rates[0] * left + rates[1] * other
             least = max(left + after[0][0], other + after[1][0], share + after[0][1] + after[1][1])
             if time + least >= best * (1.0 - _GAP):
                 continue
-            known = speeds[kinds[0], kinds[1]] if min(kinds) >= 0 else [(float(kinds[0] >= 0), float(kinds[1] >= 0))]
             for fast, slow in known:
-                span = min(left / fast if fast else inf, other / slow if slow else inf)
+                first, second = left / fast if fast else inf, other / slow if slow else inf
+                span = min(first, second)
                 new_left, new_other = left - span * fast, other - span * slow
                 moved = [one, two]
-                if fast and left / fast <= span * (1 + 1e-12):
+                if first <= span * (1 + 1e-12):
                     moved[0], new_left = one + 1, wholes[0][one + 1]
-                if slow and other / slow <= span * (1 + 1e-12):
+                if second <= span * (1 + 1e-12):
                     moved[1], new_other = two + 1, wholes[1][two + 1]
                 labels.setdefault((moved[0], moved[1]), []).append((time + span, new_left, new_other))
     return best
