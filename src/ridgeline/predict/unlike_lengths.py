@@ -124,8 +124,11 @@ class Costs:
         low = 2 ** np.log2(ranks).astype(int)
         high = np.where(low < ranks, 2 * low, low)
         high = np.where((high > self.ranks) | (self.ranks % high != 0), low, high)
-        share = np.where(high > low, np.log2(ranks) - np.log2(low), 0.0)
-        return np.asarray(((1 - share) * self._spent(long, low) + share * self._spent(long, high)) / ranks)
+        spent, between = self._spent(long, low), high > low
+        if between.any():
+            share = np.where(between, np.log2(ranks) - np.log2(low), 0.0)
+            spent = (1 - share) * spent + share * self._spent(long, high)
+        return np.asarray(spent / ranks)
 
     def _spent(self, lengths: Floats, degrees: NDArray[np.int64]) -> Floats:
         """Seconds of all ranks together, for degrees that are powers of two [s]."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from typing import ClassVar
 
@@ -46,17 +48,18 @@ class DataAware(LengthBalance):
         alone: list[_Item] = [(1, tuple(short[pack].tolist()), False) for pack in packs]
         caps = [2**power for power in range((costs.ranks - 1).bit_length() + 1)] if len(long) else [1]
         found = []
+        taken_s = cache(lambda ranks, held: float(costs.seconds(lengths[list(held)], ranks).sum()))
         for most in sorted({min(max(cap, *least, 1), costs.ranks) for cap in caps}) if len(long) else [1]:
             spread = [
                 self._spread(int(place), float(lengths[place]), range(one, most + 1), even_s, costs)
                 for place, one in zip(long, least, strict=True)
             ]
-            found.append(self._placed([*spread, *alone], lengths, costs))
+            found.append(self._placed([*spread, *alone], taken_s, costs))
         return min(found, key=lambda one: float(self.step_seconds(lengths, one.rounds, costs).sum()))
 
-    def _placed(self, items: list[_Item], lengths: Floats, costs: SequenceCosts) -> LengthDivision:
+    def _placed(self, items: list[_Item], taken_s: Callable[..., float], costs: SequenceCosts) -> LengthDivision:
         """The longest in time first, each to the adjoining ranks that are free the soonest."""
-        times = [float(costs.seconds(lengths[list(held)], ranks).sum()) for ranks, held, _ in items]
+        times = [taken_s(ranks, held) for ranks, held, _ in items]
         ready, groups = np.zeros(costs.ranks), []
         for place in np.argsort([-taken for taken in times], kind="stable").tolist():
             ranks, held, moved = items[place]
