@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 from ridgeline.serving.compiling import clocked
-from ridgeline.serving.hooks import scales
+from ridgeline.serving.hooks import books, scales
 from ridgeline.serving.loading import HOLDERS, USED
 from ridgeline.serving.queues import drop_end, leave_queue, leave_running, stop_keeping
 from ridgeline.serving.routing import push
-from ridgeline.serving.runs import catch_up_all
 from ridgeline.serving.sequences import release, stop_decoding
-from ridgeline.serving.state import COMES_IN, DECODING, IDLE, MOVING, NOBODY, SCALES, Clock, Record
+from ridgeline.serving.state import BOOKS, COMES_IN, DECODING, IDLE, MOVING, NOBODY, SCALES, Clock, Record
 
 
 @clocked
@@ -59,7 +58,7 @@ def change(clock: Clock, now_s: float) -> None:
             clock.system.failures += 1
     if clock.system.period_s > 0.0 and clock.system.look_s <= now_s:
         clock.system.look_s = now_s + clock.system.period_s
-        catch_up_all(clock, now_s)
+        books(clock.hooks[BOOKS], clock, now_s)
         for index in range(clock.instances.size):
             one = clock.instances[index]
             if not one.up and one.starts_s == math.inf and one.load == 0 and one.paid_since_s >= 0.0:  # it is drained

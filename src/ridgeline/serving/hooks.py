@@ -21,7 +21,7 @@ from typing import Any
 from ridgeline.errors import PlanError
 from ridgeline.serving.compiling import Entered
 from ridgeline.serving.kinds import BOOL, INT, REAL, ArrayKind, Kind, Pointer, RecordKind, kind_of_state
-from ridgeline.serving.state import HELD, KEEPS, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, SCALES, VICTIM, Clock
+from ridgeline.serving.state import BOOKS, HELD, KEEPS, LENDS, ORDER, RANK, REQUEST, ROUTE, RULE, SCALES, VICTIM, Clock
 
 _KINDS: dict[str, Kind] = {
     "clock": None, "ranks": ArrayKind(RANK, 1), "requests": ArrayKind(REQUEST, 1), "rule": RecordKind(RULE),
@@ -86,8 +86,13 @@ scales = Hook(
     place=SCALES, given=("clock", "pool", "ready", "now_s"), answer=INT,
     text="whether an instance of a pool, of which so many are up or starting, is started (1) or stopped (-1)",
 )  # fmt: skip
+books = Hook(
+    place=BOOKS, given=("clock", "now_s"), answer=INT,
+    text="books the decode steps that have ended, before caches are looked at from elsewhere; the core's own",
+)  # fmt: skip
 HOOKS = {
-    "order": order, "victim": victim, "held": held, "route": route, "lends": lends, "keeps": keeps, "scales": scales
+    "order": order, "victim": victim, "held": held, "route": route, "lends": lends, "keeps": keeps, "scales": scales,
+    "books": books,
 }  # fmt: skip
 
 

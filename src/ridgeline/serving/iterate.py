@@ -23,14 +23,16 @@ from ridgeline.serving.clock import (
 from ridgeline.serving.compiling import clocked
 from ridgeline.serving.elastic import free_beside, merge, part, parted, ring_s
 from ridgeline.serving.fairness import head
+from ridgeline.serving.hooks import books
 from ridgeline.serving.polling import known_until, pass_on_late, result_s, steps_to_look
 from ridgeline.serving.remote_kv import borrowed_s, owes_soon, rearrange
 from ridgeline.serving.routing import ended, push, sample
-from ridgeline.serving.runs import book_run, catch_up_all, cut_called, set_run, standing, step_ranks, steps_to_go
+from ridgeline.serving.runs import book_run, cut_called, set_run, standing, step_ranks, steps_to_go
 from ridgeline.serving.schedule import form_batch
 from ridgeline.serving.sequences import finish, next_end, prompt_done
 from ridgeline.serving.state import (
     ANSWERS,
+    BOOKS,
     BOTH,
     DECODES,
     IDLE,
@@ -184,7 +186,7 @@ def begin(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
     redraw(clock, rule, instance)
     chunks, decoding, preempted = 0, 0, clock.system.preemptions
     if rule.borrows:
-        catch_up_all(clock, now_s)
+        books(clock.hooks[BOOKS], clock, now_s)
     if rule.rearranges > 0 and clock.instances[instance].iterations % rule.rearranges == 0:
         rearrange(clock, rule, clock.instances[instance].first_rank)
     known_s = known_until(clock, rule, instance, now_s)
@@ -259,7 +261,7 @@ def commit(clock: Clock, rule: Record, instance: int) -> None:
     noticed_s = result_s(clock, rule, instance, now)
     if rule.borrows:
         clock.instances[instance].at = IDLE
-        catch_up_all(clock, now)
+        books(clock.hooks[BOOKS], clock, now)
     for rank in range(clock.instances[instance].first_rank, clock.instances[instance].first_rank + rule.ranks):
         request = NOBODY if clock.instances[instance].lane == PROMPTS else next_end(clock, rank)
         while request != NOBODY:

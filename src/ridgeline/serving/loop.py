@@ -11,15 +11,17 @@ import math
 
 from ridgeline.serving.changes import change, evacuate, next_change, next_start
 from ridgeline.serving.compiling import clocked
+from ridgeline.serving.hooks import books
 from ridgeline.serving.iterate import begin, commit
 from ridgeline.serving.kv_eviction import prompt_tokens
 from ridgeline.serving.queues import join_queue, leave_running, most_blocks, stop_keeping
 from ridgeline.serving.remote_kv import too_long
 from ridgeline.serving.routing import choose_instance, choose_rank, ended, pop, push, sample
-from ridgeline.serving.runs import catch_up_all, set_run
+from ridgeline.serving.runs import set_run
 from ridgeline.serving.sequences import release
 from ridgeline.serving.state import (
     ANSWERS,
+    BOOKS,
     COMES_IN,
     DECODES,
     ENDED,
@@ -90,7 +92,7 @@ def _arrive(clock: Clock, request: int, now_s: float) -> None:
             push(clock, now_s + clock.requests[request].front_s, request)
             return
     if clock.system.reads_cache:
-        catch_up_all(clock, now_s)
+        books(clock.hooks[BOOKS], clock, now_s)
     instance = choose_instance(clock, pool, request)
     if instance == NOBODY:
         later_s = next_start(clock, pool)

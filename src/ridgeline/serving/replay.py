@@ -23,6 +23,7 @@ from ridgeline.serving.hooks import fill
 from ridgeline.serving.queues import shortest_first
 from ridgeline.serving.remote_kv import most_held
 from ridgeline.serving.rule import pool_role, times_of
+from ridgeline.serving.runs import catch_up_all
 from ridgeline.serving.state import Array, Clock, Record, Records, Whole
 from ridgeline.serving.step import StepTables
 from ridgeline.serving.stopping import FOREVER_S, Stop
@@ -183,6 +184,8 @@ def replay_tables(
             f"deployment: caches are held between turns, but no request of '{traffic.name}' is the next turn of a"
             " session; give --turns, or a trace with --sessions chained, or leave it out"
         )
+    if clock.system["reads_cache"] or clock.system["period_s"] or rules["borrows"].any():
+        hooks["books"] = catch_up_all
     fill(clock, hooks)
     span_s = _run(clock, arrivals, end.most_s)
     _invariants(clock, end.most_s)

@@ -192,10 +192,11 @@ def catch_up(clock: Clock, rule: Record, instance: int, now_s: float) -> None:
 
 
 @clocked
-def catch_up_all(clock: Clock, now_s: float) -> None:
-    """Books the steps of all runs that have ended before now, so that what each rank holds is known."""
+def catch_up_all(clock: Clock, now_s: float) -> int:
+    """Hook `books`: the steps of all runs that have ended before now, so that what each rank holds is known."""
     for instance in range(clock.instances.size):
         catch_up(clock, clock.rules[clock.instances[instance].kind], instance, now_s)
+    return 0
 
 
 @clocked
