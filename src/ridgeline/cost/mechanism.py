@@ -7,7 +7,6 @@ values fitted to a device's measured kernels and with values borrowed from its r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -80,8 +79,7 @@ class Mechanism:
             run(self.kernel, rows, table[begin:end], device, values, out[begin:end])
 
         bounds = np.linspace(0, rows, _THREADS + 1).astype(int)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(part, bounds[:-1], bounds[1:]))
+        _side_by_side(part, bounds[:-1], bounds[1:])
         return out
 
     def seconds(self, sizes: Mapping[str, Number], device: Array, values: Array) -> Any:
@@ -105,8 +103,7 @@ class Mechanism:
         if len(begins) < _THREADS:
             list(map(block, begins))
         else:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(block, begins))
+            _side_by_side(block, begins)
         return seconds.reshape(shape)
 
     def vector(self, values: Mapping[str, float]) -> Array:
@@ -117,6 +114,14 @@ class Mechanism:
     def start(self) -> Array:
         """The values that a fit starts from."""
         return np.array([parameter.start for parameter in self.parameters])
+
+
+def _side_by_side(part: Callable[..., Any], *of: Any) -> None:
+    """Runs a part for each of some numbers, on several threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(part, *of))
 
 
 def formula(

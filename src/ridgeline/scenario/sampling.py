@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ridgeline.graph.denoiser_specs import diffusion_model, find_diffusion, usual_sampling
+from ridgeline.graph.load import find
 from ridgeline.plan.sampling import Division, Sampling
 from ridgeline.scenario.fields import read_fields
 from ridgeline.scenario.sampling_fields import DIVISION_FIELDS, SAMPLING_FIELDS, TASK
@@ -30,13 +30,19 @@ class SamplingScenario:
 
 def names_sampling(subject: str) -> bool:
     """Whether a command's subject is a diffusion model, or a scenario whose task is diffusion that can be read."""
-    if not subject.endswith(".toml"):
-        return find_diffusion(subject) is not None
-    return task_in(subject) == TASK
+    if subject.endswith(".toml"):
+        return task_in(subject) == TASK
+    if find(subject) is not None:  # no model of the catalog is one
+        return False
+    from ridgeline.graph.denoiser_specs import find_diffusion
+
+    return find_diffusion(subject) is not None
 
 
 def sampling_of(tables: Mapping[str, Table], place: Place) -> SamplingScenario:
     """The scenario that tables describe; raises `InputError` with file, line and field, or the flag at fault."""
+    from ridgeline.graph.denoiser_specs import diffusion_model, usual_sampling
+
     model = tables.get("model", {})
     name = model.get("name")
     if not isinstance(name, str) or set(model) != {"name"}:

@@ -209,4 +209,4 @@ def each_name(names: ArrayLike) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     import numpy as np
 
     named = np.asarray(names)
-    return ((name, named == name) for name in np.unique(named).tolist())
+    return ((name, named == name) for name in sorted(set(named.ravel().tolist())))

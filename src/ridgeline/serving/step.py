@@ -57,7 +57,8 @@ def token_grid(most: int) -> Array:
 def spread_grid(first: float, most: float, *, each_octave: int) -> Array:
     """Points from `first` to beyond `most`, `each_octave` in every doubling, in whole numbers."""
     octaves = max(0.0, np.log2(most / first))
-    return np.unique(np.round(first * 2.0 ** (np.arange(np.ceil(octaves * each_octave) + 1) / each_octave)))
+    found = np.round(first * 2.0 ** (np.arange(np.ceil(octaves * each_octave) + 1) / each_octave))
+    return found[np.concatenate(([True], found[1:] != found[:-1]))]
 
 
 @dataclass(frozen=True, kw_only=True)

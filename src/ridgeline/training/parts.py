@@ -126,7 +126,7 @@ def by_resource(tasks: TaskGraph, tables: dict[str, PartTable]) -> TaskGraph:
     count = tasks.tasks
     for seconds, title in zip(parts, ("link", "host"), strict=True):
         chosen = np.flatnonzero(seconds > 0)
-        used = np.unique(stage[chosen])
+        used = np.flatnonzero(np.bincount(stage[chosen], minlength=1))
         number = np.full(stages, -1)
         number[used] = len(names) + np.arange(used.size)
         names += [f"{title} of stage {s}" for s in used]

@@ -213,7 +213,8 @@ def pipeline_tasks(
     send_s = sends[(placed.kind != FORWARD).astype(np.int8), placed.stage, placed.chunk]
     source = np.flatnonzero((placed.target >= 0) & (placed.target != placed.stage) & (send_s > 0.0))
     pair = placed.stage[source] * order.stages + placed.target[source]
-    links, link = np.unique(pair, return_inverse=True)
+    links = np.flatnonzero(np.bincount(pair, minlength=1))
+    link = np.searchsorted(links, pair)
     dep_start, dep = _dependencies(order, placed, source)
     send_kind = np.where(placed.kind[source] == FORWARD, SEND_FORWARD, SEND_BACKWARD).astype(np.int16)
     ends = [divmod(int(each), order.stages) for each in links]

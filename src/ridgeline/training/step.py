@@ -117,11 +117,11 @@ class _StepBuilder:
         first = np.zeros(self.compute, dtype=bool)
         last = np.zeros(self.compute, dtype=bool)
         if self.rules.overlap_gather:
-            first[np.unique(np.where(is_forward, slot, -1), return_index=True)[1]] = True
+            first[_first_of_each(np.where(is_forward, slot, -1))] = True
             first &= is_forward
         if self.rules.overlap_reduce:
             reversed_slots = np.where(makes_gradient, slot, -1)[::-1]
-            last[self.compute - 1 - np.unique(reversed_slots, return_index=True)[1]] = True
+            last[self.compute - 1 - _first_of_each(reversed_slots)] = True
             last &= makes_gradient
         gathers = uses_weights if self.rules.gather_always else first & bool(self.rules.gather_once)
         reduces = makes_gradient if self.rules.reduce_always else last
@@ -300,6 +300,13 @@ class _Extra:
     def last_reduces(self) -> list[int]:
         """The last reduction of every stage that has one."""
         return list(self._last_reduce.values())
+
+
+def _first_of_each(slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of the numbers from -1 on stands first; `np.unique` would import masked arrays."""
+    found = np.full(int(slots.max()) + 2, -1)
+    found[slots[::-1]] = np.arange(slots.size)[::-1]  # of several the last written stays
+    return found[found >= 0]
 
 
 def _share(place: NDArray[np.int64], parts: NDArray[np.int64], pieces: Floats) -> Floats:

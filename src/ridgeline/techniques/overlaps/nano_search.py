@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
 from math import ceil, inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.facts.mechanisms import interference
-from ridgeline.graph.ops import OpRole
-from ridgeline.lower.pieces import Core, ElementwisePiece, ExpertAllToAll, Experts, LayerKind, Piece, Product, Reduce
 from ridgeline.seams.serving import Instance
 from ridgeline.seams.setting import Setting
 from ridgeline.seams.technique import param
 from ridgeline.techniques.overlaps.nano_batches import NanoFlow
 
+if TYPE_CHECKING:
+    from ridgeline.lower.pieces import LayerKind, Piece
+
 _KEPT = 8  # splits of the first stage whose shares the second looks for
 _GAP = 1e-3  # of the least period, by which that of an order may be above it
 _ORDERED = 2  # splits whose operations are put in order
 _SIZES = 64  # of a first part that are compared
-_SUMMED = (OpRole.OUTPUT, OpRole.DOWN)  # products whose parts on tensor ranks are added up
 Chain = tuple[tuple[int, float], ...]  # operations by what they wait for: 0 compute, 1 memory, 2 links; seconds of each
 Label = tuple[float, float, float]  # time, and what is left of the operation of either part [s]
 Curve = tuple[tuple[float, float], ...]  # share that products give up, and speed of the other kernels for it
@@ -139,6 +139,9 @@ class NanoSearch(NanoFlow):
         """The operations of a layer over so many tokens in their order; of its mixers those of `first` come first."""
         import numpy as np
 
+        from ridgeline.graph.ops import OpRole
+        from ridgeline.lower.pieces import Core, Experts, Product, Reduce
+
         rows = np.array([float(size)])
         decode, prompt = (np.maximum(share * rows, 1.0) for share in (1.0 - self.prompts, self.prompts))
         sums = [piece for piece in kind.pieces if isinstance(piece, Reduce)]
@@ -154,7 +157,9 @@ class NanoSearch(NanoFlow):
                     found += [(resource, float(seconds.mid.ravel()[0]))] if share else []
             elif not isinstance(piece, Reduce):
                 found += _operations(steps, piece, rows)
-            if isinstance(piece, Experts) or (isinstance(piece, Product) and piece.role in _SUMMED):
+            if isinstance(piece, Experts) or (
+                isinstance(piece, Product) and piece.role in (OpRole.OUTPUT, OpRole.DOWN)
+            ):
                 found += [one for each in sums[:1] for one in _operations(steps, each, rows)]
                 sums = sums[1:]
         return _joined([*found, *(one for each in sums for one in _operations(steps, each, rows))])
@@ -162,6 +167,8 @@ class NanoSearch(NanoFlow):
 
 def _operations(steps: Any, piece: Piece, rows: Any) -> Chain:
     """A piece over rows of tokens, by what it waits for [s]."""
+    from ridgeline.lower.pieces import ElementwisePiece, ExpertAllToAll, Experts, Product, Reduce
+
     prices = steps.prices
     if isinstance(piece, Reduce):
         return ((2, float(prices.reduce(piece, rows, steps.deployment.tp).mid[0])),)
