@@ -336,8 +336,3 @@ def pue(building: str = "survey average") -> Fact:
     if found is None:
         raise UnknownNameError("building", building, _buildings())
     return found
-
-
-def buildings() -> tuple[str, ...]:
-    """Names of the kinds of building that have a PUE."""
-    return tuple(_buildings())

@@ -67,11 +67,6 @@ def attention_kernel(kernel: str, architecture: str) -> AttentionKernel:
     return own or next(values for (name, _), values in table.items() if name == kernel)
 
 
-def attention_kernels() -> tuple[str, ...]:
-    """Names of the kernels."""
-    return tuple(dict.fromkeys(kernel for kernel, _ in _kernels()))
-
-
 @cache
 def kernel_traits(family: str, device: str, engine: str, kernel: str, form: str) -> Mapping[str, float]:
     """What a measured kernel does that its shapes do not tell, by trait [1]; the first row that fits decides.

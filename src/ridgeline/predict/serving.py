@@ -20,7 +20,7 @@ from ridgeline.plan.checkpoint_formats import with_formats
 from ridgeline.plan.deployment import EVEN_LOADS, Deployment
 from ridgeline.predict.cold_start import fixed_fleet, with_cold_starts
 from ridgeline.predict.fleet import bands_of, fleet_power_w, fleet_usd_per_h, group_uses
-from ridgeline.predict.serving_known import held, mean_of
+from ridgeline.predict.serving_known import Mean, held, mean_of
 from ridgeline.report.evidence import lowest
 from ridgeline.report.serving import ServingReport
 from ridgeline.seams.serving import KVEviction, Placement, Queue, Urgency, of
@@ -33,6 +33,7 @@ from ridgeline.serving.objective import Objective
 from ridgeline.serving.replay import Replay, replay_tables, tables_of
 from ridgeline.serving.sampling import RequestShare, client_shares, priority_shares, sampling
 from ridgeline.serving.sessions import session_use
+from ridgeline.serving.step import StepTables
 from ridgeline.serving.traffic.summary import summarize
 from ridgeline.serving.traffic.traffic import Traffic
 
@@ -91,58 +92,54 @@ def simulate_serving(
     way: dict[str, Any] = {name: getattr(operation, name) for name in ("router", "fleet_events", "fronts")}
     found = replay_tables(engines, tables, traffic, **way)
     ends = [(one, measure(one, traffic, goal)) for one in replay_ends(engines, tables, traffic, **way)]
-    alone = measure(found, traffic, goal)
-    drawn = sampling(found, traffic, alone, goal)
-    mean = mean_of(engines, found, traffic)
+    alone, mean = measure(found, traffic, goal), mean_of(engines, found, traffic)
+    drawn, groups = sampling(found, traffic, alone, goal), group_uses(cluster, deployments, found)
     part_w = fleet_power_w(cluster, deployments, found, bands_of(engines, tables, mean))
-    groups = group_uses(cluster, deployments, found)
     found, metrics = _whole(found, alone, parts)
     deployments = [replace(one, instances=round(one.instances * parts)) for one in deployments]
-    first, last = engines[0], engines[-1]
-    prompt, batch, context = mean.prompt, mean.batch, mean.context
-    decode = decode_band(last, tables[-1], batch, context)
-    prefill = prefill_band(first, tables[0], prompt)
-    prompt_s = sum(prefill_parts(first, tables[0], prompt).values())
-    ttft = metrics.ttft.mean
     hangs = held(engines, build if operation.changes else None, where, mean)
-    intensity = cluster.carbon_kg_per_j
-    power = None if part_w is None else part_w * parts
+    notes = (*assumed, *why, *starts, *_noted(deployments, engines), *assumed_facts(where, "bf16"))
     return ServingReport(
-        model=model,
-        cluster=cluster,
-        deployments=tuple(deployments),
+        model=model, cluster=cluster, deployments=tuple(deployments), objective=goal, metrics=metrics, sampled=drawn,
+        ends=tuple(_whole(*each, parts)[1] for each in ends), replay=found, assumed=tuple(dict.fromkeys(notes)),
+        evidence=min(lowest(known) for known in hangs.known), known=hangs.known, what_if=hangs.what_if,
         engines=tuple(f"{one.policy.name} {one.policy.version}".strip() for one in engines),
-        capacities=tuple(one.capacity for one in engines),
-        traffic=summarize(traffic),
-        traffic_name=traffic.name,
-        dropped=tuple(f"line {row.line}{', ' * bool(row.field)}{row.field}: {row.reason}" for row in traffic.dropped),
-        objective=goal,
-        metrics=metrics,
-        sampled=drawn,
-        ends=tuple(_whole(*each, parts)[1] for each in ends),
-        replay=found,
-        prefill=prefill,
-        decode=decode,
-        prefill_parts=prefill_parts(first, tables[0], prompt),
-        decode_parts=decode_parts(last, tables[-1], batch, context),
-        queue_share=max(0.0, 1.0 - prompt_s / ttft) if ttft and np.isfinite(ttft) else 0.0,
-        power_w=power,
-        energy_j=None if power is None else power * found.span_s,
-        carbon_kg=None if power is None or intensity is None else intensity.value * power * found.span_s,
-        usd_per_h=fleet_usd_per_h(cluster, deployments, found),
-        evidence=min(lowest(known) for known in hangs.known),
-        known=hangs.known,
-        what_if=hangs.what_if,
-        rungs=_rungs(engines),
-        assumed=tuple(
-            dict.fromkeys((*assumed, *why, *starts, *_noted(deployments, engines), *assumed_facts(where, "bf16")))
-        ),
-        seconds=time.perf_counter() - begun,
-        shares=_shares(deployments, found, traffic),
-        groups=groups,
-        sessions=session_use(found, traffic),
+        capacities=tuple(one.capacity for one in engines), rungs=_rungs(engines), groups=groups,
+        shares=_shares(deployments, found, traffic), sessions=session_use(found, traffic),
+        **_asked(traffic), **_steps(engines, tables, mean, metrics),
+        **_spent(cluster, deployments, found, None if part_w is None else part_w * parts),
         fixed=fixed_fleet(cluster, engines, tables, traffic, (found, metrics, goal), way),
-    )
+        seconds=time.perf_counter() - begun,
+    )  # fmt: skip
+
+
+def _asked(traffic: Traffic) -> dict[str, Any]:
+    """What a report says of its traffic."""
+    dropped = (f"line {row.line}{', ' * bool(row.field)}{row.field}: {row.reason}" for row in traffic.dropped)
+    return {"traffic": summarize(traffic), "traffic_name": traffic.name, "dropped": tuple(dropped)}
+
+
+def _steps(engines: Sequence[Engine], tables: Sequence[StepTables], mean: Mean, metrics: Metrics) -> dict[str, Any]:
+    """The mean prompt and the mean decode step of a report, with the share of the first token's time that waits."""
+    prompt_parts = prefill_parts(engines[0], tables[0], mean.prompt)
+    decode, ttft = (engines[-1], tables[-1], mean.batch, mean.context), metrics.ttft.mean
+    waits = 1.0 - sum(prompt_parts.values()) / ttft if ttft and np.isfinite(ttft) else 0.0
+    return {
+        "prefill": prefill_band(engines[0], tables[0], mean.prompt), "decode": decode_band(*decode),
+        "prefill_parts": prompt_parts, "decode_parts": decode_parts(*decode), "queue_share": max(0.0, waits),
+    }  # fmt: skip
+
+
+def _spent(
+    cluster: Cluster, deployments: Sequence[Deployment], found: Replay, power_w: float | None
+) -> dict[str, Any]:
+    """Power, energy, carbon and price of a report's fleet, of which a part may be unknown."""
+    intensity = cluster.carbon_kg_per_j
+    return {
+        "power_w": power_w, "energy_j": None if power_w is None else power_w * found.span_s,
+        "carbon_kg": None if power_w is None or intensity is None else intensity.value * power_w * found.span_s,
+        "usd_per_h": fleet_usd_per_h(cluster, deployments, found),
+    }  # fmt: skip
 
 
 def _formed(model: Model, cluster: Cluster, asked: Sequence[Deployment]) -> tuple[list[Deployment], list[str]]:
