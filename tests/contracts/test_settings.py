@@ -17,8 +17,9 @@ from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.plan import Plan
 from ridgeline.seams.graph import GraphRewrite
 from ridgeline.seams.registry import families, names, technique
-from ridgeline.seams.resolve import commute, filled_slots, rewritten
+from ridgeline.seams.resolve import filled_slots, rewritten
 from ridgeline.seams.setting import SERVING, TRAINING, Lengths, Setting, Summary
+from ridgeline.seams.technique import Technique
 
 LENGTHS = Lengths(total=100, mean=100.0, p50=100.0, p90=100.0, p99=100.0, most=100)
 TRAFFIC = Summary(
@@ -82,6 +83,13 @@ def test_the_slots_of_a_plan_are_its_degrees_and_techniques() -> None:
     assert filled_slots(Plan(pp=2, dp=4)) == {"stages", "data ranks"}
     assert filled_slots(Deployment(tp=2)) == frozenset()
     assert {"stages", "queues"} <= filled_slots(Deployment(pp=2, technique=("fair",)))
+
+
+def commute(one: Technique, other: Technique) -> bool:
+    """Whether two techniques may stand in either order: rewrites of operators say so, others do."""
+    if not (isinstance(one, GraphRewrite) and isinstance(other, GraphRewrite)):
+        return True
+    return any(not each.commutes.isdisjoint((it.key, it.family)) for each, it in ((one, other), (other, one)))
 
 
 LISTED = {key: one for key, one in ALL.items() if isinstance(one, GraphRewrite)}

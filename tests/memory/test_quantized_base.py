@@ -12,7 +12,7 @@ from ridgeline.graph.workload import Task, Workload
 from ridgeline.memory.activations import kept_bytes
 from ridgeline.memory.query import resolve
 from ridgeline.memory.runtime import named_runtime
-from ridgeline.memory.stage import host_memory, stage_memory
+from ridgeline.memory.stage import host_bytes, stage_memory
 
 LITGPT = named_runtime("litgpt")
 
@@ -87,5 +87,7 @@ def test_constants_stay_whole_on_the_device_where_fsdp_shards_weights(offload: b
     assert table["weights"] - rest["weights"] == pytest.approx(constants * (1.0 if offload else 0.75))
     layers: dict[str, Any] = {"layers": {"dense": float(L)}}
     if offload:
-        host = [float(host_memory(graph(), job(name), **layers, **options)) for name in ("transformers", "fsdp1")]
+        host = [
+            float(host_bytes(resolve(graph(), job(name), {**layers, **options}))) for name in ("transformers", "fsdp1")
+        ]
         assert host[1] - host[0] == pytest.approx(constants / 4)

@@ -11,13 +11,14 @@ from ridgeline.errors import UnknownNameError
 from ridgeline.graph.build import from_dims
 from ridgeline.graph.model import Graph
 from ridgeline.graph.workload import Task, Workload
+from ridgeline.memory.query import resolve
 from ridgeline.memory.runtime import named_runtime
 from ridgeline.memory.stage import (
     CATEGORIES,
     activation_bytes,
     allocator_peak,
     device_peak,
-    host_memory,
+    host_bytes,
     stage_memory,
 )
 
@@ -161,10 +162,12 @@ def test_paged_and_offloaded_states_move_to_the_host() -> None:
     graph = small()
     paged = stage_memory(graph, job("bf16-pure", "paged-adamw"), layers=whole(graph))
     assert float(paged["optimizer"]) == 0
-    assert float(host_memory(graph, job("bf16-pure", "paged-adamw"), layers=whole(graph))) == 8 * graph.params
+    assert (
+        float(host_bytes(resolve(graph, job("bf16-pure", "paged-adamw"), {"layers": whole(graph)}))) == 8 * graph.params
+    )
     offloaded = stage_memory(graph, job(), layers=whole(graph), dp=4, zero=2, offload_optimizer=True)
     assert (float(offloaded["optimizer"]), float(offloaded["gradients"])) == (0, 0)
-    host = host_memory(graph, job(), layers=whole(graph), dp=4, zero=2, offload_optimizer=True)
+    host = host_bytes(resolve(graph, job(), {"layers": whole(graph), "dp": 4, "zero": 2, "offload_optimizer": True}))
     assert float(host) == pytest.approx(16 * graph.params / 4)
 
 
@@ -173,7 +176,7 @@ def test_offloaded_activations_are_on_the_host() -> None:
     kept = float(activation_bytes(graph, job(), layers=whole(graph)))
     moved = stage_memory(graph, job(), layers=whole(graph), offload_activations=True)
     assert float(moved["activations"]) == kept * 2 / 4  # two of four layers are on their way
-    assert float(host_memory(graph, job(), layers=whole(graph), offload_activations=True)) == kept
+    assert float(host_bytes(resolve(graph, job(), {"layers": whole(graph), "offload_activations": True}))) == kept
 
 
 def test_data_parallel_buckets_double_the_gradients() -> None:

@@ -23,7 +23,6 @@ from ridgeline.serving.traffic.arrivals import burst
 from ridgeline.serving.traffic.asked import synthetic
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.techniques.host_experts.moe_gen import best_share
-from ridgeline.techniques.host_experts.moe_lens import steady_tokens_per_s
 
 LINK = 2.0 * 16e9  # no more than PCIe 4.0 x16 has
 HOST = "dram_gb=512,cores=28,memory_gbs=204.8"
@@ -110,7 +109,8 @@ def test_a_replay_keeps_to_the_bound_of_its_cache() -> None:
     one, found = replayed(f"moe-lens({HOST},cache_gb=1)", 1000, 100, 32)
     assert one.capacity.cache_tokens == int(1e9 / TOKEN_BYTES)
     weights_s = hosted_cache(one).weights_s
-    bound = steady_tokens_per_s(float(one.capacity.cache_tokens), 100.0, 32.0, weights_s, 1e9)
+    held = 32.0 * 100.0 + 32.0**2 / 2.0  # tokens of cache of a request, added up over its iterations
+    bound = one.capacity.cache_tokens * (100.0 + 32.0) / held / weights_s
     assert bound * weights_s == pytest.approx(271.3, abs=0.1)
     reached = float((found.prompt.sum() + found.output.sum()) / found.span_s)
     assert 0.75 * bound < reached <= bound

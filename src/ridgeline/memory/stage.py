@@ -191,13 +191,8 @@ def _moving_layers(stage: MemoryStage) -> float:
     return max((one.kept_layers() for one, _ in stage.offloads), default=0.0)
 
 
-def host_memory(graph: Graph, workload: Workload, **options: Unpack[MemoryOptions]) -> Array:
-    """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
-    return host_bytes(resolve(graph, workload, options))
-
-
 def host_bytes(stage: MemoryStage) -> Array:
-    """As `host_memory`, of a stage that is resolved [byte]."""
+    """Bytes that one rank of a stage keeps in host memory: what was offloaded or paged [byte]."""
     paged = optimizer_bytes(stage) * (1.0 - stage.away(OPTIMIZER)) - device_optimizer_bytes(stage)
     return tier_bytes(stage, "dram") + paged
 

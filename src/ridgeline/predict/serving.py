@@ -130,9 +130,7 @@ def _steps(engines: Sequence[Engine], tables: Sequence[StepTables], mean: Mean, 
     }  # fmt: skip
 
 
-def _spent(
-    cluster: Cluster, deployments: Sequence[Deployment], found: Replay, power_w: float | None
-) -> dict[str, Any]:
+def _spent(cluster: Cluster, deployments: Sequence[Deployment], found: Replay, power_w: float | None) -> dict[str, Any]:
     """Power, energy, carbon and price of a report's fleet, of which a part may be unknown."""
     intensity = cluster.carbon_kg_per_j
     return {

@@ -49,13 +49,6 @@ def filled_slots(plan: Plan | Deployment | Division) -> frozenset[str]:
     return frozenset(by_degree).union(*(one.slots() for one in map(listed, plan.technique)))
 
 
-def commute(one: Technique, other: Technique) -> bool:
-    """Whether two techniques that go together may stand in either order: rewrites of operators say so, others do."""
-    if not (isinstance(one, GraphRewrite) and isinstance(other, GraphRewrite)):
-        return True
-    return any(not each.commutes.isdisjoint((it.key, it.family)) for each, it in ((one, other), (other, one)))
-
-
 def rewritten(model: Model, texts: Sequence[str]) -> Model:
     """The model with the techniques of a plan or deployment put in place; as it is where they are in place already.
 

@@ -74,21 +74,3 @@ class MoELens(StreamedWeights):
             **self.sharing(instance), "scheduler": MIXED_BATCHES, "chunked": 1.0,
             "token_budget": float(min(budget, max(int(filled), 1))),
         }  # fmt: skip
-
-
-def steady_tokens_per_s(
-    cache_tokens: float, prompt: float, output: float, weights_s: float, filled_tokens: float
-) -> float:
-    """Prompt and output tokens that weights which stream allow, with requests that are alike [token/s].
-
-    min(K (p + g) / (g p + g^2 / 2), n) / t
-
-    A request of p and g tokens holds p + i of the cache in its i-th of g iterations of t seconds; K tokens of cache
-    hold as many requests, and the device computes n tokens while the weights cross: the first stage of the paper's
-    model. An upper bound.
-
-    >>> round(steady_tokens_per_s(10_000.0, 100.0, 50.0, 2.0, 1e9), 3)  # 10,000 x 150 / 6,250 / 2
-    120.0
-    """
-    held = output * prompt + output**2 / 2.0
-    return min(cache_tokens * (prompt + output) / held, filled_tokens) / weights_s
