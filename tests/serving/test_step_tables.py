@@ -291,3 +291,12 @@ def test_devices_without_a_loaded_rate_keep_their_clock() -> None:
     one = engine(load("llama-3.1-70b"), machine(cluster("8xMI300X")), deployed(tp=8))
     tokens = np.array([8192.0])
     assert one.steps._pieces.under_load(tokens).mid == one.steps._pieces.sum(tokens, "tokens").mid
+
+
+def test_tables_of_drafting_are_made_once_and_hold_a_prompt_and_what_all_sequences_verify() -> None:
+    """Prompts of 1,000 tokens beside 8 sequences that verify 31 tokens each besides their own: 8,000 and 248."""
+    words = {"max_seqs": 8, "token_budget": 8192, "technique": ("masked-diffusion(block=32)",)}
+    one = engine(load("llama-3.1-8b"), machine(cluster("1xH100-SXM")), deployed(**words))
+    tables = one.tables(longest_prompt=1000, longest=1100)
+    assert 8248 <= tables.tokens[-1] <= 8704
+    assert one.tables(longest_prompt=1000, longest=1100) is tables
