@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise, product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from test_serving_reference import Case, FakeEngine, differences
 
 from ridgeline.cost.machine import machine
-from ridgeline.errors import PlanError
+from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.metrics.expert_routes import ExpertRoutes
+from ridgeline.metrics.results import read_results
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.host_experts import HostedLayer
 from ridgeline.seams.registry import technique
@@ -83,7 +86,7 @@ def test_hybrimoe_shares_out_as_well_as_any_assignment(skew: float, seed: int) -
     )  # fmt: skip
     from ridgeline.techniques.host_experts.hybrimoe import taken_by_rank
 
-    taken, rows = taken_by_rank(one, 2000.0, skew)
+    taken, rows = taken_by_rank(made(f"hybrimoe(skew={skew})").chances(one)[0], 2000.0)
     assert taken == pytest.approx(np.ones(6))
     held, each = 2, device / 6
     best = np.inf
@@ -156,6 +159,66 @@ def test_prompts_of_a_fixed_split_run_on_the_device() -> None:
     found = made("host-computed(share=0.25,device_tokens=1000)").layer(one)
     assert found.total[1] == pytest.approx(0.024 + 0.1)
     assert found.total[0] == made("host-computed(share=0.25)").layer(one).total[0]
+
+
+def with_loads(path: Path, rows: list[list[float]]) -> str:
+    lines = [f"{layer},{expert},{load}" for layer, row in enumerate(rows) for expert, load in enumerate(row)]
+    path.write_text("\n".join(["layer,expert,load", *lines]), encoding="utf-8")
+    return str(path)
+
+
+def test_loads_of_a_trace_decide_what_the_device_holds(tmp_path: Path) -> None:
+    """Two of four held. Loads 3, 2, 2, 1: a token takes 0.5 and 0.25 of the others, 3 ms; loads 4, 4, 0, 0: none."""
+    file = with_loads(tmp_path / "loads.csv", [[2, 1, 3, 2], [0, 4, 0, 4]])
+    one = hosted(4, 2, [1.0], layers=2)
+    found = made(f"expertflow(share=0.5,foreseen=0,predictor_m=0,loads={file})").layer(one)
+    assert found.link[0] == pytest.approx((3e-3 + 0.0) / 2)
+    assert found.total[0] == pytest.approx(1e-4 + (3e-3 + 0.0) / 2)
+    shared = made(f"hybrimoe(share=0.5,foreseen=0,loads={file})").layer(one)
+    assert shared.host[0] == pytest.approx((0.75e-3 + 0.0) / 2)  # 1 ms to read one, 4 ms to fetch it
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hits_are_those_of_the_tokens_of_the_trace(seed: int, tmp_path: Path) -> None:
+    """Counted token by token: uses of the three experts that most tokens of the trace take."""
+    draw = np.random.default_rng(seed)
+    picks = [draw.choice(8, 2, replace=False, p=np.arange(1.0, 9.0) / 36.0) for _ in range(200)]
+    trace = tmp_path / "routes.csv"
+    rows = "".join(f"{at},0,{one} {two}\n" for at, (one, two) in enumerate(picks))
+    trace.write_text("token,layer,experts\n" + rows, encoding="utf-8")
+    found = ExpertRoutes(rows="loads").score(read_results(str(trace)))
+    count = [row["load"] for row in found.rows]
+    held = set(np.argsort(count)[::-1][:3].tolist())
+    misses = sum(expert not in held for pick in picks for expert in pick.tolist()) / len(picks)
+    file = with_loads(tmp_path / "loads.csv", [count])
+    link = made(f"expertflow(share=0.375,loads={file})").layer(hosted(8, 2, [1.0])).link[0]
+    assert link == pytest.approx(misses * 4e-3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([[1, 2, 3]], "1 layers of 3 experts, the model has 1 layers of 4"),
+        ([[1, 2, 3, 4], [1, 2, 3, 4]], "loads of 2 layers"),
+        ([[0, 0, 0, 0]], "layer 0 .* no load at all"),
+        ([[1, 2, 3, -4]], "-4' is not a load of 0 or more"),
+    ],
+)
+def test_loads_that_fit_no_layer_are_refused(rows: list[list[float]], told: str, tmp_path: Path) -> None:
+    file = with_loads(tmp_path / "loads.csv", rows)
+    with pytest.raises(InputError, match=told) as caught:
+        made(f"hybrimoe(loads={file})").layer(hosted(4, 2, [1.0]))
+    assert str(caught.value).startswith(file)
+
+
+def test_prompts_of_the_hybrid_run_on_the_device() -> None:
+    """Four of eight experts of 4 ms each cross beside 100 ms of products: the processors have none of them."""
+    one = hosted(8, 2, [100.0, 1000.0], start_s=np.array([1e-4, 1e-4]))
+    found = made("hybrimoe(share=0.5,foreseen=0,device_tokens=1000)").layer(one)
+    assert found.host[1] == 0.0
+    assert found.link[1] == pytest.approx(16e-3)
+    assert found.total[1] == pytest.approx(100e-3)
+    assert found.total[0] == made("hybrimoe(share=0.5,foreseen=0)").layer(one).total[0]
 
 
 def test_a_predictor_goes_over_all_tokens_before_the_pass() -> None:

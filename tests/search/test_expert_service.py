@@ -15,13 +15,14 @@ from ridgeline.api.placing import loads_from, with_placement
 from ridgeline.cost.machine import machine
 from ridgeline.errors import InputError, PlanError
 from ridgeline.facts.clusters import cluster
+from ridgeline.facts.expert_loads import loads_of
 from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.plan.deployment_rules import check_divides
 from ridgeline.scenario.serving import ServingScenario, serving_from_words
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.serving import Placement, of
-from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, loads_of, placed
+from ridgeline.search.expert_service import BALANCED, LINEAR, Loads, imbalance, placed
 from ridgeline.search.serving_space import ServingSpace, deployments
 from ridgeline.serving.attention_ffn import even_imbalance
 from ridgeline.serving.engine import engine

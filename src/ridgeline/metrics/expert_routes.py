@@ -17,8 +17,9 @@ from ridgeline.metrics.metric import Metric, Score
 from ridgeline.metrics.results import Results, Row
 from ridgeline.seams.technique import param
 
-Picks = NDArray[np.float64]  # (T, L, E), 1 where a token goes to an expert
-_MOST = 2**28  # cells of an array of picks
+Floats = NDArray[np.float64]
+Picks = NDArray[np.bool_]  # (T, L, E), whether a token goes to an expert
+_MOST, _MOST_OF_LAYER = 2**27, 2**24  # cells of the picks, 1 byte each, and of one layer's, of 8 bytes in some copies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class ExpertRoutes(Metric):
         )  # fmt: skip
 
     def _layer(self, picks: Picks, first: NDArray[np.bool_], place: int) -> dict[str, float | None]:
-        now = picks[:, place]
+        now = picks[:, place].astype(float)
         load, own = now.sum(axis=0), now.sum(axis=1)
         passed = own > 0
         tenth = np.sort(load)[::-1][: max(1, len(load) // 10)].sum()
@@ -80,7 +81,7 @@ class ExpertRoutes(Metric):
         half = len(picks) // 2
         if place == 0 or not half:
             return {"next_layer_hits": None, "hits_by_popularity": None}
-        before, now = picks[:, place - 1], picks[:, place]
+        before, now = picks[:, place - 1].astype(float), picks[:, place].astype(float)
         counted, popular = before[:half].T @ now[:half], now[:half].sum(axis=0)
         likely = before[half:] @ counted + 1e-9 * popular
         return {
@@ -88,7 +89,7 @@ class ExpertRoutes(Metric):
             "hits_by_popularity": self._hits(np.broadcast_to(popular, likely.shape), now[half:]),
         }
 
-    def _hits(self, likely: Picks, true: Picks) -> float | None:
+    def _hits(self, likely: Floats, true: Floats) -> float | None:
         passed = true.any(axis=1)
         if not passed.any():
             return None
@@ -98,7 +99,7 @@ class ExpertRoutes(Metric):
         return float(((chosen * true).sum(axis=1)[passed] / wanted[passed]).mean())
 
     def _rows(
-        self, picks: Picks, total: Picks, layers: list[int], told: list[dict[str, float | None]]
+        self, picks: Picks, total: NDArray[np.int64], layers: list[int], told: list[dict[str, float | None]]
     ) -> Iterator[Mapping[str, Any]]:
         for place, layer in enumerate(layers):
             if self.rows == "layers":
@@ -107,7 +108,7 @@ class ExpertRoutes(Metric):
                 yield from ({"layer": layer, "expert": e, "load": float(x)} for e, x in enumerate(total[place]))
             elif place:
                 own = np.maximum(picks[:, place - 1].sum(axis=1), 1.0)
-                flow = (picks[:, place - 1] / own[:, None]).T @ picks[:, place]
+                flow = (picks[:, place - 1] / own[:, None]).T @ picks[:, place].astype(float)
                 for one, other in np.argwhere(flow > 0):
                     yield {
                         "layer": layers[place - 1], "expert": int(one), "next": int(other),
@@ -129,12 +130,13 @@ def _picks(table: Results) -> tuple[Picks, NDArray[np.bool_], list[int]]:
     tokens = {key: at for at, key in enumerate(sorted({(one[0], one[1]) for one in found}))}
     layers = {key: at for at, key in enumerate(sorted({one[2] for one in found}))}
     count = 1 + max(max(each) for each in experts)
-    if len(tokens) * len(layers) * count > _MOST:
-        limit = f"{len(tokens):,} tokens x {len(layers)} layers x {count} experts are over {_MOST:,}; split the trace"
-        raise InputError(limit, file=table.name)
-    picks = np.zeros((len(tokens), len(layers), count))
+    for limit, number in ((_MOST, len(layers)), (_MOST_OF_LAYER, 1)):
+        if len(tokens) * number * count > limit:
+            told = f"{len(tokens):,} tokens x {number} layers x {count} experts are over {limit:,}; split the trace"
+            raise InputError(told, file=table.name)
+    picks = np.zeros((len(tokens), len(layers), count), dtype=bool)
     for (request, token, layer, _), each in zip(found, experts, strict=True):
-        picks[tokens[request, token], layers[layer], list(each)] = 1.0
+        picks[tokens[request, token], layers[layer], list(each)] = True
     owners = [request for request, _ in tokens]
     first = np.array([at == 0 or owners[at] != owners[at - 1] for at in range(len(owners))])
     return picks, first, list(layers)

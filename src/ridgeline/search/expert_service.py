@@ -215,15 +215,3 @@ def flow_of(rows: Mapping[tuple[int, int, int], float], layers: int, experts: in
             )
         found[layer, one, other] += amount
     return found
-
-
-def loads_of(rows: Mapping[tuple[int, int], float]) -> Floats:
-    """Loads (L, E) of (layer, expert), in their unit; raises `PlanError` where one is missing."""
-    layers = sorted({layer for layer, _ in rows})
-    experts = 1 + max(expert for _, expert in rows)
-    missing = len(layers) * experts - len(rows)
-    if missing:
-        pairs = ((layer, expert) for layer in layers for expert in range(experts))
-        layer, expert = next(pair for pair in pairs if pair not in rows)
-        raise PlanError(f"{missing} loads are missing, the first of layer {layer}, expert {expert}")
-    return np.array([[rows[layer, expert] for expert in range(experts)] for layer in layers])
