@@ -158,6 +158,13 @@ class HostExperts(ServingTechnique):
         """What one layer's experts take [s]."""
         return HostedSeconds(device=one.device_s, host=0.0 * one.tokens, link=0.0 * one.tokens, total=one.device_s)
 
+    def computed(self, piece: Any, prices: Any, rows: Array) -> Any:
+        """What the device takes for experts (`lower.pieces.Experts`) over `rows` (T,) of tokens, `Seconds`.
+
+        None where the engine's kernels take all experts at once, priced by `prices` (`cost.served.ServedPrices`).
+        """
+        return None
+
     def attended(self, full: HostedCache) -> float:
         """Share of the cache to which the processors attend, of one that streams [1]."""
         return 1.0

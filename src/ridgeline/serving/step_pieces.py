@@ -32,7 +32,7 @@ from ridgeline.lower.pieces import (
     Served,
 )
 from ridgeline.plan.deployment import Deployment
-from ridgeline.seams.serving import Adapters, Disaggregation, Placement
+from ridgeline.seams.serving import Adapters, Disaggregation, HostExperts, Placement
 from ridgeline.seams.serving import of as chosen
 from ridgeline.serving.adapters import adapter_kernels
 from ridgeline.serving.launches import launches, served_counts
@@ -154,6 +154,7 @@ class PieceTimes:
                 taken = replace(piece, count=piece.top_k if alike else piece.count - apart.replicas)
                 placed = chosen(self._deployment, Placement)
                 found = placed.computed(taken, self.expert_prices, fullest, self._deployment.dp)
+                found = found or chosen(self._deployment, HostExperts).computed(taken, self.expert_prices, fullest)
                 found = found or self._get(of, taken, (fullest,), partial(self._piece, taken, fullest))
                 yield found.times(apart.uneven(piece, fullest, self.expert_prices.skew)), times
             elif links in (None, isinstance(piece, Reduce | ExpertAllToAll)):

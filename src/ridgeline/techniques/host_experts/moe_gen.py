@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ridgeline.seams.host_experts import HostedCache
 from ridgeline.seams.serving_technique import Instance
 from ridgeline.seams.technique import param
 from ridgeline.techniques.host_experts.moe_lens import StreamedWeights
+
+if TYPE_CHECKING:
+    from ridgeline.seams.host_experts import Array
+
+_PASSES = 4.0  # rows gathered, copied to the result, weighted and added up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,7 @@ class MoEGen(StreamedWeights):
     tags: ClassVar[tuple[str, ...]] = ("expert-offloading",)
     source: ClassVar[tuple[str, ...]] = ("moe-gen", "moe-gen-code")
     module_tokens: int = param(8192, "tokens", "tokens of a module's batch on the device", low=1, high=10_000_000)
+    expert_rows: int = param(2048, "rows", "rows of an expert's batch on the device", low=1, high=10_000_000)
     processors_attend: float | None = param(
         None, "1", "share of caches to which the processors attend; when absent, the best one", high=1.0
     )
@@ -36,6 +42,24 @@ class MoEGen(StreamedWeights):
     def attended(self, full: HostedCache) -> float:
         """As stated, or with which the longest side is shortest [1]."""
         return best_share(full) if self.processors_attend is None else self.processors_attend
+
+    def computed(self, piece: Any, prices: Any, rows: Array) -> Any:
+        """Experts one after the other: three plain products of at most `expert_rows` rows each, and passes [s]."""
+        import numpy as np
+
+        from ridgeline.lower.pieces import ElementwisePiece, Product
+
+        taken = piece.count * (1.0 - (1.0 - piece.top_k / piece.count) ** np.maximum(rows, 1.0))
+        each = piece.top_k * np.maximum(rows, 1.0) / taken  # rows of an expert that is taken
+        batch = np.minimum(each, self.expert_rows)
+        hidden, inner = float(piece.hidden), float(piece.inner)
+        up = Product(name="up", n=inner, k=hidden, count=1.0 + piece.gated)
+        down = Product(name="down", n=hidden, k=inner)
+        passes = ElementwisePiece(
+            name="between", elements=(1.0 + 1.5 * piece.gated) * inner + _PASSES * hidden, kernels=2.0 + _PASSES
+        )
+        expert = prices.product(up, batch) + prices.product(down, batch) + prices.stream(passes, batch)
+        return expert.times(taken * each / batch)
 
     def buffer_bytes(self, dense_bytes: float, experts_bytes: float, experts: int) -> float:
         """Two layers' attention and two experts [byte]."""
