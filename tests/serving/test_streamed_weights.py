@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from ridgeline.cost.machine import machine
+from ridgeline.cost.seconds import Seconds, nothing
 from ridgeline.errors import NoPlanError, PlanError
 from ridgeline.facts.clusters import cluster
 from ridgeline.graph.load import load
+from ridgeline.lower.pieces import Experts
 from ridgeline.scenario.serving_words import deployed
 from ridgeline.seams.host_experts import HostedCache
+from ridgeline.seams.registry import technique
 from ridgeline.serving.engine import Engine, engine
 from ridgeline.serving.host_experts import hosted_cache
 from ridgeline.serving.metrics import decode_parts
@@ -44,6 +47,44 @@ def test_the_best_share_lies_where_two_sides_meet() -> None:
     assert best_share(HostedCache(weights_s=9.0, link_s=4.0, host_s=6.0, device_s=1.0)) == 1.0  # all, in less than 9 s
     assert best_share(HostedCache(weights_s=0.0, link_s=1.0, host_s=3.0, device_s=9.0)) == pytest.approx(0.75)
     assert best_share(HostedCache(weights_s=0.0, link_s=1.0, host_s=30.0, device_s=0.0)) == pytest.approx(1.0 / 31.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_share_is_better_than_the_best(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    full = HostedCache(
+        **dict(zip(("weights_s", "link_s", "host_s", "device_s"), draw.exponential(1.0, 4), strict=True))
+    )
+
+    def longest(share: Any) -> Any:
+        left = 1.0 - share
+        sides = (share * full.host_s, full.weights_s + left * full.link_s, left * full.device_s)
+        return np.max(np.broadcast_arrays(*sides), axis=0)
+
+    every = longest(np.linspace(0.0, 1.0, 10_001))
+    assert every.min() - 1e-3 <= longest(best_share(full)) <= every.min() + 1e-12
+
+
+class Priced:
+    """Products of 1 s a call and 1e-3 s a row, passes of nothing."""
+
+    skew = 0.0
+
+    def product(self, piece: Any, rows: Any) -> Seconds:
+        each = piece.count * (1.0 + 1e-3 * rows)
+        return Seconds(mid=each, low=each, high=each, compute=each, memory=0.0 * each)
+
+    def stream(self, piece: Any, rows: Any) -> Seconds:
+        return nothing(np.shape(rows))
+
+
+def test_experts_are_products_of_their_own_in_batches_of_rows() -> None:
+    """8 experts, 2 of each token, 16,384 tokens: 4,096 rows each, in two batches of 2,048: 3 x 3.048 s, 16 times."""
+    piece = Experts(hidden=64, inner=128.0, top_k=2, count=8, ranks=1, gated=True)
+    made = technique("host_experts", "moe-gen")
+    found = made.computed(piece, Priced(), np.array([1.0, 16_384.0])).mid
+    assert found[1] == pytest.approx(16.0 * 3.0 * 3.048)
+    assert found[0] == pytest.approx(2.0 * 3.0 * 1.001)  # one token: two experts of one row
 
 
 def test_weights_cross_once_and_caches_lie_in_host_memory() -> None:

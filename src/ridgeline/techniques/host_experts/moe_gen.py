@@ -25,9 +25,12 @@ class MoEGen(StreamedWeights):
     caches of, of which at most `module_tokens` are on the device at once. The processors attend to a part of the
     cache, the rest crosses the link and the device attends: without `attended` the part with which the longest of
     processors, link and device is shortest at a full cache (the paper's omega). The device buffers one expert and one
-    layer's attention while another of each is computed. Prompts are computed before decode steps go on.
+    layer's attention while another of each is computed. Experts are modules of plain products, one after another, each
+    in batches of at most `expert_rows` (its source's expert_prefill_batch_size_upper_bound; its other batches are
+    constants by model, `token_budget` and `module_tokens` here). Prompts are computed before decode steps go on.
 
-    Left out: start-up of its process, keys and values on their way to the host (the other way of the link).
+    Left out: start-up of its process, Python and waits between modules, keys and values on their way to the host (the
+    other way of the link).
     """
 
     key: ClassVar[str] = "moe-gen"
