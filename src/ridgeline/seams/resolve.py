@@ -49,8 +49,9 @@ def filled_slots(plan: Plan | Deployment | Division) -> frozenset[str]:
     return frozenset(by_degree).union(*(one.slots() for one in map(listed, plan.technique)))
 
 
-def rewritten(model: Model, texts: Sequence[str]) -> Model:
+def rewritten(model: Model, texts: Sequence[str], kind: str = "training") -> Model:
     """The model with the techniques of a plan or deployment put in place; as it is where they are in place already.
+    `kind` says what it is asked of: training or serving.
 
     Raises `PlanError` for techniques that do not go together, or do not apply to the model.
     """
@@ -62,8 +63,8 @@ def rewritten(model: Model, texts: Sequence[str]) -> Model:
         )
     graph = model.graph
     for one in together(map(listed, texts)):
-        if not one.kinds & {"training", "serving"}:
-            raise PlanError(f"{one.key} is of {' and '.join(sorted(one.kinds))}, which this is not; leave it out")
+        if kind not in one.kinds:
+            raise PlanError(f"{one.key} is of {' and '.join(sorted(one.kinds))}, and this is {kind}; leave it out")
         if one.in_plan:
             continue
         if not isinstance(one, GraphRewrite):

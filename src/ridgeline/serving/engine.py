@@ -180,7 +180,7 @@ def engine(
     Engines on the same machine may share the prices on a `shelf`.
     """
     check_techniques(deployment)
-    model = rewritten(model, graph_texts(deployment))
+    model = rewritten(model, graph_texts(deployment), "serving")
     deployment, _ = with_formats(evenly_placed(deployment, model), model, machine.cluster)
     machine = of_kind(machine, deployment.kind)
     check_devices(deployment, machine.cluster)
