@@ -22,7 +22,7 @@ from ridgeline.predict.post_training import SWAP, Models, PostTrainingQuestion, 
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.validate.hardware import find_device
 from ridgeline.validate.machines import Machines, machines, place
-from ridgeline.validate.post_training_plan import packs, stated_plan
+from ridgeline.validate.post_training_plan import packs, stated_plan, trainer
 from ridgeline.validate.rows import Row
 from ridgeline.validate.score import Memo, scored
 from ridgeline.validate.serving_models import model_of
@@ -179,7 +179,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     if eager is not None and not re.search(r"cuda.?graph", row.text("notes"), re.IGNORECASE):
         others.append(Other(words={"graphs": False}, both=False))
         said.append(str(eager.told))
-    again = reading("post_training_recompute_open", program=row.text("train_engine"))
+    again = reading("post_training_recompute_open", program=trainer(row))
     if (
         again is not None
         and "recompute" not in stated
@@ -187,7 +187,7 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
     ):
         others.append(Other(words={"recompute": "full"}, both=False))
         said.append(again.told)
-    padded = reading("post_training_padding_open", program=row.text("train_engine"))
+    padded = reading("post_training_padding_open", program=trainer(row))
     most = re.search(r"\b(?:max(?:imum)? prompt|prompt max(?:imum)?) (\d+)", row.text("notes"))
     limit = (int(most[1]) if most else round(asked.prompt)) + asked.response_max
     if stated.get("sequence_packing") == "padded-sequences":
@@ -197,11 +197,11 @@ def read_job(row: Row, source: Machines) -> PostTrainingJob:
         words = {"packing": f"padded-sequences(tokens={limit})", "micro_batch": rows}
         others.append(Other(words=words, both=False))
         said.append(padded.told)
-    few = reading("post_training_device_batch_low", program=row.text("train_engine"))
+    few = reading("post_training_device_batch_low", program=trainer(row))
     if few is not None and asked.mini_batch:
         each = round(few.number)
         others.append(Other(words={"mini_batch": min(asked.mini_batch, each * count), "max_seqs": each}))
-    joint = reading("post_training_joint_logprobs", program=row.text("train_engine"))
+    joint = reading("post_training_joint_logprobs", program=trainer(row))
     if searched:
         said.append("how many devices generated is not stated: the quickest split found")
     return PostTrainingJob(
@@ -222,7 +222,7 @@ def _critic(row: Row) -> Model | None:
 
 def _job(row: Row) -> Workload:
     """How the trainer computes: its framework's policy, and the precision that the row states."""
-    named = reading("post_training_program", program=row.text("train_engine"))
+    named = reading("post_training_program", program=trainer(row))
     program = training_program(row.text("train_engine") if named is None else named.text, row.source)
     said = re.search(r"fp8|fp16", row.text("precision"), re.IGNORECASE)
     precision = said[0].casefold() if said else "bf16"
@@ -252,7 +252,7 @@ def _iteration(row: Row, context: int | None, said: list[str], others: list[Othe
     if samples is None:
         raise InputError("how many responses a prompt gets is not stated", field="samples_per_prompt")
     prompt, mean, most = _lengths(row, context, said, others)
-    frozen = reading("post_training_reference", words=word)
+    frozen = reading("post_training_reference", words=word, program=trainer(row))
     if frozen is not None:
         said.append(str(frozen.told))
     return PostTraining(
@@ -312,7 +312,7 @@ def _mini_batch(row: Row, samples: int, sequences: int, said: list[str] | None =
         found = re.search(pattern, notes)
         if found:
             return min(sequences, max(1, int(found[1]) * factor))
-    usual = reading("post_training_mini_batch", program=row.text("train_engine"))
+    usual = reading("post_training_mini_batch", program=trainer(row))
     if usual is None:
         return None
     if said is not None:

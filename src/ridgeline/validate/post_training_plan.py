@@ -15,7 +15,10 @@ _ROLES = re.compile(r";|,\s*(?=\d+ (?:[\w-]+ )?(?:rollout|train)\b)")  # 4 train
 _COUNT = r"\s*(?:\d+ (?:[\w-]+ )?)?"  # how many devices of which kind a role has
 _FIELDS = {"vpp": "chunks", "sp": "cp"}
 _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
-_TOKENS_A_GPU = re.compile(r"(?<!log-prob )\b(\d+)(?:k|000) tokens a GPU")
+_TOKENS_A_GPU = re.compile(
+    r"(?<!log-prob )\b(\d+)(k?) tokens a GPU|max_token(?:s|_len)_per_gpu\W{0,3}(\d+)(k?)", re.IGNORECASE
+)
+_NAMED = re.compile(r"\b(?:verl|easy-?r1|openrlhf|skyrl|slime|miles|vime|trl)\b", re.IGNORECASE)
 _SEQUENCES = re.compile(r"(?<!log-prob )\bmicro[- ]batch (?:a device \(update / experience\) )?(\d+)\b", re.IGNORECASE)
 _NOT_FILLED = re.compile(r"dynamic batch FALSE|no dynamic batching", re.IGNORECASE)
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
@@ -25,9 +28,15 @@ _HABITS = ("zero", "tp", "pp", "cp", "micro_batch", "recompute", "schedule", "ro
 """Words of the plan that programs set by themselves: rows `post_training_*` of the table of readings."""
 
 
+def trainer(row: Row) -> str:
+    """The program that trains: the engine that a row names, and what its notes say of whose it is."""
+    engine, named = row.text("train_engine"), _NAMED.search(row.text("notes"))
+    return engine if named is None or _NAMED.search(engine) else f"{engine}; {named[0]}"
+
+
 def packs(row: Row) -> bool:
     """Whether a row says that micro-batches hold a number of tokens."""
-    return bool(re.search(r"tokens a GPU|dynamic batch TRUE|sequence packing", row.text("notes"), re.IGNORECASE))
+    return bool(re.search(r"tokens a GPU|max_token(?:s|_len)_per_gpu|dynamic batch TRUE|sequence packing", row.text("notes"), re.IGNORECASE))
 
 
 def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
@@ -39,7 +48,11 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         if re.match(rf"{_COUNT}(?:generation|rollout)\b", part, re.IGNORECASE):
             stated |= {f"rollout_{name}": value for name, value in degrees.items() if name in ("tp", "pp", "ep")}
         elif re.match(rf"{_COUNT}(?:train|training|actor)\b|\s*[tpcdes]p ?\d", part, re.IGNORECASE):
-            stated |= _trainer(degrees, row)
+            stated |= _of_trainer(degrees, row)
+    tokens = _TOKENS_A_GPU.search(notes)
+    if tokens:
+        count = int(tokens[1] or tokens[3]) * (1000 if tokens[2] or tokens[4] else 1) * stated.get("cp", 1)
+        stated["sequence_packing"] = f"packed-sequences(tokens={count})"
     apart = _APART.search(layout)
     if apart:
         stated["rollout_devices"] = int(apart[1] or apart[2])
@@ -66,7 +79,7 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
         stated["rollout_mode"] = f"off-policy(staleness={behind})" if behind != 1 else "off-policy"
         if not steps:
             said.append("one step off-policy (assumed), as the row states no staleness")
-        share, count = reading("post_training_rollout_share", program=row.text("train_engine")), row.count("n_devices")
+        share, count = reading("post_training_rollout_share", program=trainer(row)), row.count("n_devices")
         if share is not None and count is not None and "rollout_devices" not in stated:
             stated["rollout_devices"] = max(1, round(share.number * count))
             said.append(share.told)
@@ -76,13 +89,13 @@ def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
 def _unsaid(row: Row, said: list[str]) -> dict[str, Any]:
     """Words of the plan that are habits of programs of post-training, where a row says nothing else."""
     found: dict[str, Any] = {}
-    engine, trainer, notes = row.text("rollout_engine").strip(), row.text("train_engine"), row.text("notes")
+    engine, notes = row.text("rollout_engine").strip(), row.text("notes")
     if engine:
         usual = None if re.search(r"\d", engine) else reading("post_training_engine", program=engine)
         found["rollout_engine"] = engine if usual is None else usual.text
         said += [usual.told] if usual is not None and usual.told else []
     for name in _HABITS:
-        usual = reading(f"post_training_{name}", program=trainer)
+        usual = reading(f"post_training_{name}", program=trainer(row), model=row.text("model"))
         if usual is None or (name == "recompute" and re.search(r"recompute (FALSE|none)", notes, re.IGNORECASE)):
             continue
         if name == "rollout_memory" and row.text("mode").strip() != "colocated":
@@ -94,7 +107,7 @@ def _unsaid(row: Row, said: list[str]) -> dict[str, Any]:
 
 def _fixed_batches(row: Row, said: list[str]) -> dict[str, Any]:
     """Micro-batches of a fixed number of sequences, where a row says so of a program that removes padding from them."""
-    usual = reading("post_training_sequences", program=row.text("train_engine"))
+    usual = reading("post_training_sequences", program=trainer(row))
     stated = _SEQUENCES.search(row.text("notes"))
     if usual is None or not (stated or _NOT_FILLED.search(row.text("notes"))):
         return {}
@@ -103,18 +116,15 @@ def _fixed_batches(row: Row, said: list[str]) -> dict[str, Any]:
     return {"sequence_packing": f"packed-sequences(sequences={stated[1] if stated else round(usual.number)})"}
 
 
-def _trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
+def _of_trainer(degrees: Mapping[str, int], row: Row) -> dict[str, Any]:
     """Words of the trainer's plan."""
     found: dict[str, Any] = {name: value for name, value in degrees.items() if name in ("tp", "pp", "cp", "ep")}
-    usual = reading("post_training_zero", program=row.text("train_engine"))
+    usual = reading("post_training_zero", program=trainer(row))
     sharded = "fsdp" in degrees or (usual is not None and usual.value == 3)
     if sharded:
         found["zero"] = 3
     if found.get("cp", 1) > 1 and sharded:
         found["context_style"] = "ulysses"
-    tokens = _TOKENS_A_GPU.search(row.text("notes"))
-    if tokens:
-        found["sequence_packing"] = f"packed-sequences(tokens={1000 * int(tokens[1]) * found.get('cp', 1)})"
     if degrees.get("chunks", 1) > 1:
         found |= {"chunks": degrees["chunks"], "schedule": "interleaved"}
     return found
