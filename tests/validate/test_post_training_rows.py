@@ -85,8 +85,14 @@ def test_a_mean_that_is_not_stated_lies_within_the_context_that_a_model_was_made
             "train micro batch 2 sequences, log-prob micro batch 10 sequences",
             "packed-sequences(sequences=2)",
         ),
-        ("Megatron-Core", "dynamic batch FALSE; train 10k tokens a GPU", "packed-sequences(sequences=4)"),
+        ("Megatron-Core", "dynamic batch FALSE; train 10k tokens a GPU", "packed-sequences(sequences=2)"),
         ("FSDP", "no dynamic batching", "packed-sequences(sequences=16)"),
+        ("verl", "20480 tokens a GPU", "packed-sequences(tokens=20480)"),
+        ("verl", "ppo_max_token_len_per_gpu=24576", "packed-sequences(tokens=24576)"),
+        ("Megatron", "miles; max_tokens_per_gpu 8192", "packed-sequences(tokens=8192)"),
+        ("slime (Megatron)", "", "packed-sequences(tokens=9216)"),
+        ("SkyRL, FSDP2", "", "packed-sequences(sequences=4)"),
+        ("Megatron", "SkyRL 0.3", "packed-sequences(sequences=2)"),
         ("FSDP", "log-prob micro batch 10", "packed-sequences(tokens=16384)"),
         ("FSDP", "padding kept; micro-batch 4", "padded-sequences(tokens=2200)"),
     ],
@@ -94,6 +100,43 @@ def test_a_mean_that_is_not_stated_lies_within_the_context_that_a_model_was_made
 def test_micro_batches_hold_the_sequences_that_a_row_states(trainer: str, notes: str, packing: str) -> None:
     job = read_job(row(train_engine=trainer, notes=notes), machines())
     assert job.question.stated["sequence_packing"] == packing
+
+
+@pytest.mark.parametrize(
+    ("trainer", "notes", "words"),
+    [
+        ("Megatron (vime)", "", {"recompute": "full", "rollout_memory": 0.7, "zero": 1}),
+        ("Megatron-Core", "", {"rollout_memory": 0.6, "zero": 1}),
+        ("SkyRL, FSDP2", "", {"recompute": "full", "rollout_memory": 0.8, "zero": 3}),
+        ("verl", "", {"recompute": "full", "rollout_memory": 0.5, "zero": 3, "tp": 1, "micro_batch": 1}),
+        ("verl (Megatron)", "", {"rollout_memory": 0.6, "zero": 1}),
+    ],
+)
+def test_programs_have_habits_of_their_own(trainer: str, notes: str, words: dict[str, object]) -> None:
+    stated = read_job(row(train_engine=trainer, notes=notes, layout="8 colocated"), machines()).question.stated
+    assert {name: stated[name] for name in words} == words
+    assert ("recompute" in stated) == ("recompute" in words)
+
+
+def test_a_program_that_notes_name_has_its_own_optimizer_steps() -> None:
+    """64 prompts of 8: 8 sequences on each of 8 devices are DeepSpeed-Chat's, 128 in all OpenRLHF's."""
+    words = {"train_engine": "DeepSpeed ZeRO-3", "layout": "8 colocated", "prompts_per_step": "64"}
+    chat, other = (read_job(row(**words, notes=notes), machines()) for notes in ("", "OpenRLHF 0.9.3"))
+    assert (chat.question.asked.mini_batch, other.question.asked.mini_batch) == (64, 128)
+    assert any("max_seqs" in one.words for one in chat.others)
+    assert not any("max_seqs" in one.words for one in other.others)
+    assert other.question.job.execution == "eager"
+
+
+def test_a_program_without_a_term_of_divergence_has_no_reference() -> None:
+    assert not read_job(row(train_engine="TRL"), machines()).question.asked.reference
+    assert read_job(row(train_engine="FSDP"), machines()).question.asked.reference
+
+
+def test_scripts_of_the_largest_mixtures_compute_activations_again() -> None:
+    named = {name: read_job(row(model=name), machines()).question.stated for name in ("DeepSeek V3", "Qwen3-32B")}
+    assert named["DeepSeek V3"]["recompute"] == "full"
+    assert "recompute" not in named["Qwen3-32B"]
 
 
 def test_one_program_times_all_log_probabilities_together() -> None:

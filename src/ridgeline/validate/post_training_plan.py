@@ -36,7 +36,8 @@ def trainer(row: Row) -> str:
 
 def packs(row: Row) -> bool:
     """Whether a row says that micro-batches hold a number of tokens."""
-    return bool(re.search(r"tokens a GPU|max_token(?:s|_len)_per_gpu|dynamic batch TRUE|sequence packing", row.text("notes"), re.IGNORECASE))
+    said = r"tokens a GPU|max_token(?:s|_len)_per_gpu|dynamic batch TRUE|sequence packing"
+    return bool(re.search(said, row.text("notes"), re.IGNORECASE))
 
 
 def stated_plan(row: Row, said: list[str]) -> tuple[dict[str, Any], bool]:
