@@ -445,6 +445,19 @@ def test_experts_run_in_one_kernel_on_streams_or_one_by_one(choices: dict[str, o
     assert not any(p.uneven for p in padded if isinstance(p, Gemm))
 
 
+def test_a_loop_over_experts_launches_each_alone_and_sums_gradients_of_all_tokens() -> None:
+    def streams(name: str, **choices: str) -> dict[Phase, Stream]:
+        pieces = work_of(EXPERTS, Layout(micro_batch=1), framework="transformers", **choices)
+        return {p.phase: p for p in pieces if isinstance(p, Stream) and p.name == name}
+
+    each = streams("experts_activation", execution="eager")
+    assert [float(np.asarray(each[phase].kernels)) for phase in (FORWARD, INPUT)] == [8 * 12, 8 * 19]
+    assert float(np.asarray(streams("experts_activation", execution="compiled")[FORWARD].kernels)) < 12
+    one, all_ = (streams("dispatch", execution=how)[INPUT].bytes for how in ("eager", "compiled"))
+    # zeros written, two sums read and one written for each of 8 experts, of all tokens of 64 numbers in 16 bits
+    assert float(np.asarray(one)) > float(np.asarray(all_)) + 0.9 * 8 * 4 * workload().seq_len * 64 * 2
+
+
 def test_python_of_a_megatron_layer_follows_its_attention_its_experts_and_their_dispatch() -> None:
     def parts(model: Model, ep: int = 1, **choices: object) -> dict[str, float]:
         found = Chains(workload(framework="megatron", **choices), Layout(ep=ep))

@@ -108,7 +108,7 @@ def test_micro_batches_hold_the_sequences_that_a_row_states(trainer: str, notes:
         ("Megatron (vime)", "", {"recompute": "full", "rollout_memory": 0.7, "zero": 1}),
         ("Megatron-Core", "", {"rollout_memory": 0.6, "zero": 1}),
         ("SkyRL, FSDP2", "", {"recompute": "full", "rollout_memory": 0.8, "zero": 3}),
-        ("verl", "", {"recompute": "full", "rollout_memory": 0.5, "zero": 3, "tp": 1, "micro_batch": 1}),
+        ("verl", "", {"recompute": "full", "rollout_memory": 0.5, "zero": 3, "tp": 1, "ep": 1, "micro_batch": 1}),
         ("verl (Megatron)", "", {"rollout_memory": 0.6, "zero": 1}),
     ],
 )

@@ -96,6 +96,7 @@ class FrameworkPolicy(MemoryKeys, ReleasePolicy):
     copies_each_micro_batch: bool = False
     host_s: Mapping[str, float] = field(default_factory=dict)
     launches: Mapping[str, float] = field(default_factory=dict)
+    looped_experts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

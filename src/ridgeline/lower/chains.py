@@ -8,7 +8,7 @@ import numpy as np
 
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Block
-from ridgeline.graph.ops import GroupedGemmOp, Op, Region, Routing, RoutingOp
+from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, Op, Region, Routing, RoutingOp
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Layout, Number, Phase, Stream, Work
 
@@ -28,6 +28,7 @@ class Chains:
     def __init__(self, workload: Workload, layout: Layout) -> None:
         self.workload, self.layout = workload, layout
         self.launches = workload.policy.launches
+        self.looped = workload.policy.looped_experts if workload.execution == "eager" else {}
 
     def counted(self, name: str, other: float) -> float:
         """What the framework launches or calls; `other` where nobody counted [1]."""
@@ -37,9 +38,11 @@ class Chains:
         """Kernels of an elementwise operator, `way` forward or backward [1].
 
         Where the framework's source was counted, its chain where it routes tokens: of the router's choice and of the
-        dispatch that it was told; of the activation where experts have biases or modules of their own; `other`
-        elsewhere.
+        dispatch that it was told; of the activation where experts have biases or modules of their own, or a loop runs
+        them one by one; `other` elsewhere.
         """
+        if self.looped and op.region is Region.EXPERT and block is not None:
+            return self._local(block) * self.looped[way]
         if not self.launches:
             return other
         if op.region is Region.EXPERT and block is not None:
@@ -51,6 +54,15 @@ class Chains:
             puts = 0.0
         told = "sinkhorn" if self._balances(op) else "allgather" if self._gathers(op) else op.step.value
         return self.counted(f"{told}.{way}", other) + puts * constant("launch.moe.sorted_put")
+
+    def summed(self, op: ElementwiseOp, block: Block | None) -> Number:
+        """Elements a token that gradients of the tokens which each expert takes move, where a loop runs experts [1].
+
+        Each is a tensor of zeros as long as all tokens (written), added to the sum (two read, one written). Source:
+        PyTorch, tools/autograd/derivatives.yaml (index: index_backward of new_zeros).
+        """
+        taken = self.looped and block is not None and isinstance(op, RoutingOp) and op.step is Routing.DISPATCH
+        return 4.0 * self._local(block) * op.backward_write if taken and block is not None else 0.0
 
     def calls(self, op: Op, way: str) -> float:
         """Calls of collectives of a few bytes that go with an operator [1]: maps and probabilities gathered."""

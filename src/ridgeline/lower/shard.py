@@ -287,8 +287,9 @@ class Sharder:
         )  # fmt: skip
         if backward:
             yield piece(
-                phase=Phase.BACKWARD_INPUT, bytes=rows * (backward * size + cast), flop=2 * flop,
-                kernels=self.chains.kernels(op, block, "backward", fused), calls=self.chains.calls(op, "backward"),
+                phase=Phase.BACKWARD_INPUT, bytes=rows * ((backward + self.chains.summed(op, block)) * size + cast),
+                flop=2 * flop, kernels=self.chains.kernels(op, block, "backward", fused),
+                calls=self.chains.calls(op, "backward"),
             )  # fmt: skip
 
     def _embedding(self, op: EmbeddingOp, block: Block | None) -> Iterable[Work]:

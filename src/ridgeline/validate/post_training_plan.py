@@ -24,7 +24,7 @@ _NOT_FILLED = re.compile(r"dynamic batch FALSE|no dynamic batching", re.IGNORECA
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
 
 
-_HABITS = ("zero", "tp", "pp", "cp", "micro_batch", "recompute", "schedule", "rollout_memory", "sequence_packing")
+_HABITS = ("zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute", "schedule", "rollout_memory", "sequence_packing")
 """Words of the plan that programs set by themselves: rows `post_training_*` of the table of readings."""
 
 
