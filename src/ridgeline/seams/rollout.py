@@ -93,6 +93,22 @@ class RolloutSchedule(Technique):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Division:
+    """How a batch is divided over `ranks` data-parallel ranks [1].
+
+    Ranks in `lockstep` wait for each other in every micro-batch, as where weights are sharded over them; stages of a
+    `pipeline` pass micro-batches on.
+    """
+
+    ranks: int = 1
+    lockstep: bool = False
+    pipeline: bool = False
+
+
+EVEN = Division()
+
+
+@dataclass(frozen=True, kw_only=True)
 class SequencePacking(Technique):
     """How sequences of unlike lengths fill the rows of a training batch."""
 
@@ -100,8 +116,11 @@ class SequencePacking(Technique):
     kinds: ClassVar[frozenset[str]] = frozenset({POST_TRAINING})
     quality: ClassVar[Fact | None] = EXACT
 
-    def rows(self, lengths: Floats, multiple: int) -> tuple[int, int, float]:
-        """Rows of a batch, a multiple of `multiple` [1], their length [token] and the share of padding [1]."""
+    def rows(self, lengths: Floats, multiple: int, over: Division = EVEN) -> tuple[int, int, float]:
+        """Rows of a batch, a multiple of `multiple` [1], their length [token] and the share of padding [1].
+
+        Rows of ranks that hold less than the fullest are as long as its, as all wait for it.
+        """
         raise NotImplementedError
 
 

@@ -96,7 +96,7 @@ def _unsaid(row: Row, said: list[str]) -> dict[str, Any]:
         found["rollout_engine"] = engine if usual is None else usual.text
         said += [usual.told] if usual is not None and usual.told else []
     for name in _HABITS:
-        usual = reading(f"post_training_{name}", program=trainer(row), model=row.text("model"))
+        usual = reading(f"post_training_{name}", program=trainer(row), model=row.text("model"), words=notes)
         if usual is None or (name == "recompute" and re.search(r"recompute (FALSE|none)", notes, re.IGNORECASE)):
             continue
         if name == "rollout_memory" and row.text("mode").strip() != "colocated":
