@@ -128,7 +128,7 @@ def test_packed_rows_may_hold_a_number_of_sequences() -> None:
 
 
 def test_ranks_in_lockstep_wait_for_the_fullest() -> None:
-    """However 1, 1, 1 and 3 fall on two ranks in two turns, one turn lasts 3 and the other 1: rows of 2, a quarter idle."""
+    """However 1, 1, 1 and 3 fall on two ranks, one turn lasts 3 and the other 1: rows of 2, a quarter idle."""
     lengths, turns = np.array([1.0, 1.0, 1.0, 3.0]), Division(ranks=2, lockstep=True)
     assert sequence_packing("packed-sequences(sequences=1)").rows(lengths, 2, turns) == (4, 2, 0.25)
     assert sequence_packing("packed-sequences(sequences=1)").rows(4 * lengths, 2, Division(ranks=2)) == (4, 6, 0.0)
