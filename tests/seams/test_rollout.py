@@ -7,8 +7,8 @@ import pytest
 
 from ridgeline.errors import PlanError
 from ridgeline.seams.rollout import (
-    Division,
     Generated,
+    RankDivision,
     Requests,
     collection,
     period_s,
@@ -129,9 +129,9 @@ def test_packed_rows_may_hold_a_number_of_sequences() -> None:
 
 def test_ranks_in_lockstep_wait_for_the_fullest() -> None:
     """However 1, 1, 1 and 3 fall on two ranks, one turn lasts 3 and the other 1: rows of 2, a quarter idle."""
-    lengths, turns = np.array([1.0, 1.0, 1.0, 3.0]), Division(ranks=2, lockstep=True)
+    lengths, turns = np.array([1.0, 1.0, 1.0, 3.0]), RankDivision(ranks=2, lockstep=True)
     assert sequence_packing("packed-sequences(sequences=1)").rows(lengths, 2, turns) == (4, 2, 0.25)
-    assert sequence_packing("packed-sequences(sequences=1)").rows(4 * lengths, 2, Division(ranks=2)) == (4, 6, 0.0)
+    assert sequence_packing("packed-sequences(sequences=1)").rows(4 * lengths, 2, RankDivision(ranks=2)) == (4, 6, 0.0)
     assert sequence_packing("packed-sequences(tokens=12)").rows(4 * lengths, 2, turns) == (2, 12, 0.0)
 
 
@@ -142,9 +142,9 @@ def test_bins_leave_room_and_are_padded_for_a_pipeline() -> None:
     """
     bins, lengths = sequence_packing("packed-sequences(bins=true)"), np.array([100.0, 200.0, 300.0, 400.0])
     assert bins.rows(lengths, 1) == (3, 334, 0.0)
-    assert bins.rows(lengths, 1, Division(pipeline=True)) == (3, 400, pytest.approx(1 / 6))
-    assert bins.rows(lengths, 2, Division(ranks=2)) == (4, 250, 0.0)
-    assert bins.rows(lengths, 2, Division(ranks=2, pipeline=True)) == (4, 400, pytest.approx(3 / 8))
+    assert bins.rows(lengths, 1, RankDivision(pipeline=True)) == (3, 400, pytest.approx(1 / 6))
+    assert bins.rows(lengths, 2, RankDivision(ranks=2)) == (4, 250, 0.0)
+    assert bins.rows(lengths, 2, RankDivision(ranks=2, pipeline=True)) == (4, 400, pytest.approx(3 / 8))
     five = np.array([400.0, 250.0, 250.0, 250.0, 250.0])
     assert sequence_packing("packed-sequences").rows(five, 1)[0] == 4
     assert bins.rows(five, 1)[0] == 5  # no two of 250 lie in a bin of 400

@@ -17,7 +17,7 @@ from ridgeline.plan.plan import Plan
 from ridgeline.plan.post_training import PostTraining
 from ridgeline.predict import predict
 from ridgeline.report.report import Report
-from ridgeline.seams.rollout import Division, sequence_packing
+from ridgeline.seams.rollout import RankDivision, sequence_packing
 
 Floats = NDArray[np.float64]
 FORWARD_ONLY = "forward-only"
@@ -44,7 +44,7 @@ def batch_workload(job: Workload, lengths: Floats, plan: Plan, packing: str) -> 
     What rounding adds, and rows that only padding fills, count as padding: no token is lost or trained twice.
     """
     rounds = plan.pp if plan.chunks > 1 else 1  # interleaved stages take micro-batches in rounds of them
-    over = Division(ranks=plan.dp, lockstep=plan.zero == 3, pipeline=plan.pp > 1)
+    over = RankDivision(ranks=plan.dp, lockstep=plan.zero == 3, pipeline=plan.pp > 1)
     rows, tokens, _ = sequence_packing(packing).rows(lengths, plan.dp * plan.micro_batch * rounds, over)
     document = float(np.square(lengths).sum() / lengths.sum())
     packed = rows * tokens < len(lengths) * float(lengths.max()) and document < tokens

@@ -93,7 +93,7 @@ class RolloutSchedule(Technique):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Division:
+class RankDivision:
     """How a batch is divided over `ranks` data-parallel ranks [1].
 
     Ranks in `lockstep` wait for each other in every micro-batch, as where weights are sharded over them; stages of a
@@ -105,7 +105,7 @@ class Division:
     pipeline: bool = False
 
 
-EVEN = Division()
+EVEN = RankDivision()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class SequencePacking(Technique):
     kinds: ClassVar[frozenset[str]] = frozenset({POST_TRAINING})
     quality: ClassVar[Fact | None] = EXACT
 
-    def rows(self, lengths: Floats, multiple: int, over: Division = EVEN) -> tuple[int, int, float]:
+    def rows(self, lengths: Floats, multiple: int, over: RankDivision = EVEN) -> tuple[int, int, float]:
         """Rows of a batch, a multiple of `multiple` [1], their length [token] and the share of padding [1].
 
         Rows of ranks that hold less than the fullest are as long as its, as all wait for it.

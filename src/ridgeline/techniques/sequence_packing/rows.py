@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ridgeline.seams.rollout import EVEN, Division, Floats, SequencePacking
+from ridgeline.seams.rollout import EVEN, Floats, RankDivision, SequencePacking
 from ridgeline.seams.technique import param
 
 _DRAWS = 16  # orders of a batch that are averaged
@@ -49,7 +49,7 @@ class PackedSequences(SequencePacking):
     sequences: int | None = param(None, "sequence", "sequences of a row", low=1, high=10**6, whole=True)
     bins: bool = param(False, "", "whether rows are bins that whole sequences fill, padded alike for a pipeline")
 
-    def rows(self, lengths: Floats, multiple: int, over: Division = EVEN) -> tuple[int, int, float]:
+    def rows(self, lengths: Floats, multiple: int, over: RankDivision = EVEN) -> tuple[int, int, float]:
         """As many rows as the tokens or sequences fill, each with an equal part of them or as full as the fullest."""
         if self.bins:
             return self._bins(lengths, multiple, over)
@@ -59,7 +59,7 @@ class PackedSequences(SequencePacking):
         waits = fullest(lengths, over.ranks, self.sequences) if self.sequences and over.lockstep else 1.0
         return count, max(1, ceil(total * waits / count)), 1.0 - 1.0 / waits
 
-    def _bins(self, lengths: Floats, multiple: int, over: Division) -> tuple[int, int, float]:
+    def _bins(self, lengths: Floats, multiple: int, over: RankDivision) -> tuple[int, int, float]:
         """Bins of at most `tokens` or the longest sequence, padded to the fullest where stages pass them on."""
         held = filled_bins(lengths, max(float(lengths.max()), self.tokens or 0))
         count, total = multiple * ceil(len(held) / multiple), float(lengths.sum())
@@ -78,7 +78,7 @@ class PaddedSequences(SequencePacking):
     source: ClassVar[tuple[str, ...]] = ("bert-packing",)
     tokens: int | None = param(None, "token", "tokens of a row at least", low=1, high=10**8, whole=True)
 
-    def rows(self, lengths: Floats, multiple: int, over: Division = EVEN) -> tuple[int, int, float]:
+    def rows(self, lengths: Floats, multiple: int, over: RankDivision = EVEN) -> tuple[int, int, float]:
         """A row a sequence; what a multiple lacks is filled with padding."""
         count, longest = multiple * ceil(len(lengths) / multiple), max(ceil(float(np.max(lengths))), self.tokens or 0)
         return count, longest, 1.0 - float(lengths.sum()) / (count * longest)
