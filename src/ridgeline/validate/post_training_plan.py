@@ -18,7 +18,6 @@ _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
 _TOKENS_A_GPU = re.compile(
     r"(?<!log-prob )\b(\d+)(k?) tokens a GPU|max_token(?:s|_len)_per_gpu\W{0,3}(\d+)(k?)", re.IGNORECASE
 )
-_NAMED = re.compile(r"\b(?:verl|easy-?r1|openrlhf|skyrl|slime|miles|vime|trl)\b", re.IGNORECASE)
 _SEQUENCES = re.compile(r"(?<!log-prob )\bmicro[- ]batch (?:a device \(update / experience\) )?(\d+)\b", re.IGNORECASE)
 _NOT_FILLED = re.compile(r"dynamic batch FALSE|no dynamic batching", re.IGNORECASE)
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
@@ -30,8 +29,9 @@ _HABITS = ("zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute", "schedule
 
 def trainer(row: Row) -> str:
     """The program that trains: the engine that a row names, and what its notes say of whose it is."""
-    engine, named = row.text("train_engine"), _NAMED.search(row.text("notes"))
-    return engine if named is None or _NAMED.search(engine) else f"{engine}; {named[0]}"
+    engine, named = row.text("train_engine"), reading("post_training_named", words=row.text("notes"))
+    known = named is None or reading("post_training_named", words=engine) is not None
+    return engine if named is None or known else f"{engine}; {named.text}"
 
 
 def packs(row: Row) -> bool:
