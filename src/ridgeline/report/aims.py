@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ridgeline.errors import NoPlanError
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.report.report import Report
 from ridgeline.report.serving_search import Candidate
@@ -59,3 +60,11 @@ AIMS = {
 def unknown(aim: str, cluster: str) -> str:
     """What is not known of a cluster, so that a search cannot aim at it."""
     return f"no {AIMS[aim].needs} is known of {cluster}: no {aim} to aim at"
+
+
+def spent(one: PostTrainingReport, aim: str) -> float:
+    """What an iteration takes of the aim; raises `NoPlanError` where that is not known of the devices."""
+    found = AIMS[aim].iteration(one)
+    if found is None:
+        raise NoPlanError(unknown(aim, one.cluster.name))
+    return found

@@ -22,7 +22,7 @@ from ridgeline.predict.post_training import PostTrainingQuestion, check_roles, p
 from ridgeline.predict.post_training_memory import frozen_bytes
 from ridgeline.predict.post_training_passes import batch_workload, mini_batch_lengths, sequence_lengths
 from ridgeline.predict.rollouts import response_lengths
-from ridgeline.report.aims import AIMS, unknown
+from ridgeline.report.aims import spent
 from ridgeline.report.post_training import PostTrainingReport
 from ridgeline.seams.rollout import rollout_schedule
 from ridgeline.search.complete import complete
@@ -338,14 +338,6 @@ class _SplitSearcher:
         return None
 
 
-def _spent(one: PostTrainingReport, aim: str) -> float:
-    """What an iteration takes of the aim; raises `NoPlanError` where that is not known of the devices."""
-    found = AIMS[aim].iteration(one)
-    if found is None:
-        raise NoPlanError(unknown(aim, one.cluster.name))
-    return found
-
-
 def _overlaps(mode: str) -> bool:
     """Whether generation and training run beside each other."""
     schedule = rollout_schedule(mode)
@@ -363,7 +355,7 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5, aim: str 
     if not asked.asked.online:
         roles, _ = roles_of(asked)
         found = predict_post_training(asked.models, asked.cluster, asked.asked, roles, asked.job)
-        _spent(found, aim)
+        spent(found, aim)
         return SplitSearch(best=(found,), bounded=1, predicted=1, least_s=None, seconds=time.perf_counter() - started)
     searcher = _SplitSearcher(asked)
     splits = list(searcher.splits())
@@ -384,7 +376,7 @@ def search_post_training(asked: PostTrainingQuestion, *, top: int = 5, aim: str 
             f"no split of {asked.cluster.count} x {asked.cluster.accelerator.name} holds trainer and engine of"
             f" {asked.models.policy.name} ({len(splits)} bounded); add devices, or lower mini_batch or response_max"
         )
-    reports.sort(key=lambda one: _spent(one, aim))
+    reports.sort(key=lambda one: spent(one, aim))
     left = (one.bound_s for one in splits if one not in tried and searcher.steps_s.get(one.train_devices, 0.0) < np.inf)
     least = min((float(bound) for bound in left if bound < min(one.step.value for one in reports)), default=None)
     newest = (one for one in reports if not rollout_schedule(one.roles.mode).versions_behind())
