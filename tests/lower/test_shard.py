@@ -24,6 +24,7 @@ from ridgeline.lower.chains import Chains
 from ridgeline.lower.networks import scan
 from ridgeline.lower.shard import Sharder
 from ridgeline.lower.work import Attention, Collective, CollectiveKind, Gemm, Layout, Phase, Stream, Work
+from ridgeline.seams.resolve import rewritten
 
 LAUNCHES = framework_policy("megatron").launches
 SEQ = 256  # tokens
@@ -453,6 +454,11 @@ def test_a_loop_over_experts_launches_each_alone_and_sums_gradients_of_all_token
     each = streams("experts_activation", execution="eager")
     assert [float(np.asarray(each[phase].kernels)) for phase in (FORWARD, INPUT)] == [8 * 12, 8 * 19]
     assert float(np.asarray(streams("experts_activation", execution="compiled")[FORWARD].kernels)) < 12
+    adapted = rewritten(load("llama-2-7b"), ("mixlora",))  # sums of adapters and weights: a kernel or two an expert
+    pieces = work_of(adapted, Layout(micro_batch=1), framework="transformers", execution="eager", task=Task.LORA)
+    sums = {p.name: float(np.asarray(p.kernels)) for p in pieces if isinstance(p, Stream) and p.phase is FORWARD}
+    assert sums["mlp_activation"] == 8 * 12
+    assert sums["mlp_down.lora_sum"] <= 8 * 2
     one, all_ = (streams("dispatch", execution=how)[INPUT].bytes for how in ("eager", "compiled"))
     # zeros written, two sums read and one written for each of 8 experts, of all tokens of 64 numbers in 16 bits
     assert float(np.asarray(one)) > float(np.asarray(all_)) + 0.9 * 8 * 4 * workload().seq_len * 64 * 2

@@ -8,7 +8,7 @@ import numpy as np
 
 from ridgeline.facts.mechanisms import constant
 from ridgeline.graph.model import Block
-from ridgeline.graph.ops import ElementwiseOp, GroupedGemmOp, Op, Region, Routing, RoutingOp
+from ridgeline.graph.ops import ActivationOp, ElementwiseOp, GroupedGemmOp, Op, Region, Routing, RoutingOp
 from ridgeline.graph.workload import Workload
 from ridgeline.lower.work import Layout, Number, Phase, Stream, Work
 
@@ -42,7 +42,7 @@ class Chains:
         them one by one; `other` elsewhere.
         """
         if self.looped and op.region is Region.EXPERT and block is not None:
-            return self._local(block) * self.looped[way]
+            return self._local(block) * self.looped[way] if isinstance(op, ActivationOp) else other
         if not self.launches:
             return other
         if op.region is Region.EXPERT and block is not None:

@@ -40,7 +40,6 @@ def mini_batch_lengths(lengths: Floats, asked: PostTraining) -> Floats:
 def batch_workload(job: Workload, lengths: Floats, plan: Plan, packing: str) -> Workload:
     """The training workload whose rows hold some sequences (N,) [token], divisible over a plan's ranks.
 
-
     What rounding adds, and rows that only padding fills, count as padding: no token is lost or trained twice.
     """
     rounds = plan.pp if plan.chunks > 1 else 1  # interleaved stages take micro-batches in rounds of them
