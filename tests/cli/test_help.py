@@ -15,7 +15,7 @@ from ridgeline.cli.commands import DOORS
 from ridgeline.cli.main import run
 
 HEAVY = ("numpy", "numba", "scipy", "rich.console", "torch", "ridgeline.search", "ridgeline.cost")
-MOST_MODULES, MOST_OWN_MODULES = 300, 90
+MOST_MODULES, MOST_OWN_MODULES = 300, 93
 ASK = "import sys; from ridgeline.cli.main import run; code = run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
 
 

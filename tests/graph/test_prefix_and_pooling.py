@@ -48,7 +48,7 @@ def test_projections_alone_are_trained_and_the_encoder_runs_forward_alone() -> N
 
 def test_pooling_by_hand() -> None:
     """Mistral 7B, 512 latents, 8 heads of 4,096: queries and back, keys and values of latents, and a gated MLP."""
-    block = rewritten(MISTRAL, ("latent-pooling",)).graph.blocks["latent-pooling"]
+    block = rewritten(MISTRAL, ("latent-pooling",), "serving").graph.blocks["latent-pooling"]
     wide = 8 * 4096
     weights = 2 * 4096 * wide + 2 * 512 * wide + 3 * 4096 * 16_384
     assert block.params == weights + 2 * 16_384 + 4096  # biases of the MLP

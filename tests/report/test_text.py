@@ -193,7 +193,7 @@ def test_what_no_price_or_power_is_known_of_is_told(report: Report) -> None:
     cluster = replace(report.cluster, accelerator=replace(report.cluster.accelerator, tdp_w=None))
     text = plain(report_blocks(replace(report, cluster=cluster, usd_per_step=None)))
     assert "of the hosts alone: no rated power is known of Toy" in " ".join(text.split())
-    assert "cost         no price is known of Toy; a cluster file may give its own (`price`)" in text
+    assert "cost         no price is known of Toy; say --price, e.g. 2.5 dollars a device and hour" in text
 
 
 def test_both_counts_of_attention_are_told_where_they_differ(report: Report) -> None:

@@ -34,7 +34,7 @@ def test_tokens_of_an_image_are_those_of_its_tiles(width: int, height: int, tile
 
 
 def test_the_tower_computes_all_tiles_with_the_first_chunk_of_a_prompt() -> None:
-    plain, model = load("llama-2-7b"), rewritten(load("llama-2-7b"), ("hired",))
+    plain, model = load("llama-2-7b"), rewritten(load("llama-2-7b"), ("hired",), "serving")
     assert model.graph.params - plain.graph.params == pytest.approx(304e6 + 21e6, rel=0.01)
     where, said = machine(cluster("1xA100-SXM")), {"longest_prompt": 1024, "longest": 1100}
     with_image, words = (engine(plain, where, Deployment(technique=texts)).tables(**said) for texts in (("hired",), ()))
