@@ -134,3 +134,8 @@ def test_pictures_are_advised_in_their_own_words() -> None:
     found = advice("examples/advise-flux-100-a-minute.toml")
     assert found["unit"] == "pictures a minute"
     assert 'execution = "graph"' in found["stack_words"]
+
+
+def test_images_of_prompts_are_in_the_load() -> None:
+    told = advice("qwen2.5-0.5b --serve --on 1xH100-SXM --rate 1 --prompt 45 --output 20 --technique images")["load"]
+    assert "2,973 prompt" in told  # 45 words, 576 + 48 x 49 tokens of an image of 600 x 600 pixels

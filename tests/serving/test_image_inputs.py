@@ -10,7 +10,6 @@ from ridgeline.graph.load import load
 from ridgeline.plan.deployment import Deployment
 from ridgeline.predict.serving import Operation, simulate_serving
 from ridgeline.seams.resolve import rewritten
-from ridgeline.seams.serving import with_inputs
 from ridgeline.serving.engine import engine
 from ridgeline.serving.traffic.asked import asked_traffic
 from ridgeline.techniques.graphs.hired import Hired, ImageInputs
@@ -51,7 +50,7 @@ def test_dropped_tokens_save_prefill_and_not_the_tower() -> None:
     found = {}
     for share in ("images", "hired", ""):
         deployment = Deployment(technique=(share,) if share else ())
-        traffic = with_inputs(asked_traffic(WORDS)[0], [deployment])
+        traffic = asked_traffic(WORDS, [deployment])[0]
         found[share] = simulate_serving(model, where, [deployment], traffic, operation=Operation(changes=False))
     ttft = [one.metrics.ttft.mean for one in found.values()]
     assert ttft[0] > 2.5 * ttft[1] > 2.5 * ttft[2]

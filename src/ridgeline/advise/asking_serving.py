@@ -96,10 +96,12 @@ def _traffic(
         words = {name: value for name, value in words.items() if name not in ("duration", "requests")}
     fleet = asked.deployments
     if "concurrency" in words:
-        traffic, said = asked_traffic(words)
+        traffic, said = asked_traffic(words, fleet)
         return traffic, fleet, f"{traffic.name}; {traffic.requests:,} requests replayed, {_mean(traffic)}", said
     if comes:
-        traffic, said = asked_traffic({**words, "requests": min(words.get("requests", MOST_REQUESTS), MOST_REQUESTS)})
+        traffic, said = asked_traffic(
+            {**words, "requests": min(words.get("requests", MOST_REQUESTS), MOST_REQUESTS)}, fleet
+        )
         told = (
             f"replays of {min(FEWEST_REQUESTS, traffic.requests):,} to {traffic.requests:,} requests on an equal part"
         )
@@ -107,15 +109,15 @@ def _traffic(
     plain = {name: words[name] for name in _LENGTHS if name in words}
     if batch:
         fleet = (replace(fleet[0], instances=1),) if len(fleet) == 1 else fleet
-        traffic, said = asked_traffic({**plain, "arrivals": "burst", "requests": batch})
+        traffic, said = asked_traffic({**plain, "arrivals": "burst", "requests": batch}, fleet)
         return traffic, fleet, f"a batch of {batch:,}; {_mean(traffic)}", said
     try:
         count, fleet, parts = queue_of(asked.model, asked.cluster, fleet, plain)
     except NoPlanError:  # it does not start
-        traffic, said = asked_traffic({**plain, "arrivals": "burst", "requests": 1})
+        traffic, said = asked_traffic({**plain, "arrivals": "burst", "requests": 1}, fleet)
         return traffic, asked.deployments, f"a batch of 1; {_mean(traffic)}", said
     count = min(count, MOST_REQUESTS)
-    traffic, said = asked_traffic({**plain, "arrivals": "burst", "requests": count})
+    traffic, said = asked_traffic({**plain, "arrivals": "burst", "requests": count}, fleet)
     part = f", on 1 of {parts:g} equal parts of the fleet" if parts > 1 else ""
     return traffic, fleet, f"a queue that never runs dry; {count:,} requests replayed{part}, of {_mean(traffic)}", said
 

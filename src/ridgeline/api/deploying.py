@@ -14,7 +14,6 @@ from ridgeline.api.progress import progress_bar
 from ridgeline.api.simulating import about, measured_only, operation_of, policies_of, resolved
 from ridgeline.errors import InputError, NoPlanError
 from ridgeline.scenario.serving import ServingScenario
-from ridgeline.seams.serving import with_inputs
 
 if TYPE_CHECKING:
     from ridgeline.plan.deployment import Deployment
@@ -40,8 +39,7 @@ def _asked_of(asked: ServingScenario) -> tuple[Traffic, Objective, tuple[str, ..
     from ridgeline.serving.objective import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
-    traffic, about_traffic = asked_traffic(asked.traffic)
-    traffic = with_inputs(traffic, asked.deployments)
+    traffic, about_traffic = asked_traffic(asked.traffic, asked.deployments)
     assumed = (*asked.assumed, *about(asked, traffic), *about_traffic)
     return traffic, Objective.of(asked.traffic.get("slo", {})), assumed
 

@@ -126,7 +126,7 @@ def _longest(asked: ServingScenario, run: Engine, slots: int) -> tuple[int | Non
     from ridgeline.serving.traffic.asked import asked_traffic
 
     timed = {"rate", "concurrency", "trace", "arrivals"} & asked.traffic.keys()
-    traffic, _ = asked_traffic(asked.traffic if timed else {**asked.traffic, "arrivals": "burst"})
+    traffic, _ = asked_traffic(asked.traffic if timed else {**asked.traffic, "arrivals": "burst"}, asked.deployments)
     longest = int((traffic.prompt_tokens + traffic.output_tokens).max()) + 1  # the last token is written too
     most = asked.model.max_positions
     alike = traffic.prompt_tokens.min() == traffic.prompt_tokens.max()

@@ -12,7 +12,6 @@ from ridgeline.api.progress import steps
 from ridgeline.api.simulating import MEASURED, fleet_events_of, fronts_of, operation_of, report_of, resolved
 from ridgeline.errors import InputError, WorkloadError
 from ridgeline.scenario.serving import ServingScenario
-from ridgeline.seams.serving import with_inputs
 
 if TYPE_CHECKING:
     from ridgeline.search.capacity import CapacityQuestion, CapacityTrial, DevicesFound, ObjectiveFound, RateFound
@@ -99,12 +98,12 @@ def _traffic_of(asked: ServingScenario, what: str) -> Any:
     from ridgeline.serving.traffic.asked import asked_traffic
 
     if what != RATE:
-        same = with_inputs(asked_traffic(asked.traffic)[0], asked.deployments)
+        same = asked_traffic(asked.traffic, asked.deployments)[0]
         return lambda _: same
 
     @cache
     def at(rate_per_s: float) -> Traffic:
-        found: Traffic = with_inputs(asked_traffic(_words_at(asked.traffic, rate_per_s))[0], asked.deployments)
+        found = asked_traffic(_words_at(asked.traffic, rate_per_s), asked.deployments)[0]
         if found.requests < 2 or found.arrival_s[-1] <= 0:
             raise WorkloadError("one request, or all at once, have no rate; take another trace, or more requests")
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -37,10 +36,7 @@ def _question(asked: PostTrainingScenario) -> PostTrainingQuestion:
 
 def _blamed(asked: PostTrainingScenario, error: PlanError | WorkloadError) -> InputError:
     section = "plan" if isinstance(error, PlanError) else "workload"
-    text = str(error).split(f"{section}: ", 1)[-1]
-    named = re.match(r"(\w+) = ", text)
-    field = section if named is None else f"{section}.{named[1]}" if asked.file else f"--{named[1].replace('_', '-')}"
-    return InputError(text, file=asked.file, field=field)
+    return InputError(str(error).removeprefix(f"{section}: "), file=asked.file, field=section)
 
 
 def predict_iteration(given: SimpleNamespace) -> Answer:

@@ -20,7 +20,7 @@ from ridgeline.plan.deployment import Role
 from ridgeline.report.blocks import Block, Line, Table
 from ridgeline.scenario.serving import ServingScenario
 from ridgeline.scenario.serving_fields import BATCH_FIELDS
-from ridgeline.seams.serving import expert_devices, with_inputs
+from ridgeline.seams.serving import expert_devices
 from ridgeline.units import time_text
 
 if TYPE_CHECKING:
@@ -304,8 +304,7 @@ def report_of(
     from ridgeline.serving.objective import Objective
     from ridgeline.serving.traffic.asked import asked_traffic
 
-    traffic, assumed = asked_traffic(asked.traffic)
-    traffic = with_inputs(traffic, asked.deployments)
+    traffic, assumed = asked_traffic(asked.traffic, asked.deployments)
     run = simulate_serving
     if asked.draft is not None:
         from ridgeline.predict.drafts import simulate_drafted

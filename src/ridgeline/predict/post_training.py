@@ -125,8 +125,9 @@ class _Iteration:
     def _once(self, name: str, made: Callable[[], Report]) -> Report:
         """A report of the trainer's plan, made once."""
         key = (self.roles.train, self.roles.packing, name)
-        found: Report = self.passes.setdefault(key, None) or made()
-        self.passes[key] = found
+        if key not in self.passes:
+            self.passes[key] = made()
+        found: Report = self.passes[key]
         return found
 
     def _passes(self, name: str, report: Report, times: float, note: str = "", **more: Any) -> IterationPhase:
@@ -169,9 +170,10 @@ class _Iteration:
         if roles.critic is not None:
             where, how = replace(self.cluster, count=roles.critic.devices), (roles.critic, roles.packing)
         few = mini_batch_lengths(self.lengths, asked)
-        name = f"{critic.name} on {where.count}"
+        name = f"{critic.name} beside" if beside else critic.name  # in turn: a pass of the policy's size is known
         scores = self._once(name, lambda: forward_report(critic, where, self.job, self.lengths, how))
-        step = self._once(f"update of {name}", lambda: update_report(critic, where, self.job, few, how))
+        name = "update" if critic is self.models.policy and not beside else f"update of {name}"
+        step = self._once(name, lambda: update_report(critic, where, self.job, few, how))
         self.critic = max(step.memory, key=lambda one: one.total_bytes)
         total = scores.step_time.value + asked.updates * step.step_time.value
         longer = beside and total > sum(one.seconds for one in others)
@@ -365,6 +367,9 @@ class _Iteration:
             found.append(f"rewards come of a rule {said}")
         if self.roles.offload and asked.online and self.roles.colocated:
             found.append("the engine's weights and cache are dropped while the trainer works")
+        if asked.online and not self.roles.colocated and (self.frozen or self.critic is not None):
+            where = "wait in host memory in turn" if self.roles.offload else "stay on its devices"
+            found.append(f"roles of the trainer {where} (offload_trainer = {str(self.roles.offload).lower()})")
         return [*found, *(text for text in self.update.assumptions if not _of_a_step(text))]
 
 

@@ -18,7 +18,7 @@ _LISTED = re.compile(r"\[([A-Za-z, ]+)\]\s*\[([^\]]+)\]")
 _TOKENS_A_GPU = re.compile(
     r"(?<!log-prob )\b(\d+)(k?) tokens a GPU|max_token(?:s|_len)_per_gpu\W{0,3}(\d+)(k?)", re.IGNORECASE
 )
-_SEQUENCES = re.compile(r"(?<!log-prob )\bmicro[- ]batch (?:a device \(update / experience\) )?(\d+)\b", re.IGNORECASE)
+_SEQUENCES = re.compile(r"(?<!log-prob )\bmicro[- ]batch (\d+)\b", re.IGNORECASE)
 _NOT_FILLED = re.compile(r"dynamic batch FALSE|no dynamic batching", re.IGNORECASE)
 _DEGREE = re.compile(r"(vpp|fsdp|tp|pp|cp|ep|sp|dp)\s*(\d+)", re.IGNORECASE)
 

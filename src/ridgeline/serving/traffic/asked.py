@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ridgeline.errors import WorkloadError
+from ridgeline.plan.deployment import Deployment
+from ridgeline.seams.serving import with_inputs
 from ridgeline.serving.traffic import arrivals
 from ridgeline.serving.traffic.arrivals import SEED, burst
 from ridgeline.serving.traffic.lengths import Fixed, LengthLaw, LogNormal, Uniform
@@ -25,9 +27,13 @@ _UNUSED = {  # words that an arrival process has no use for
 }  # fmt: skip
 
 
-def asked_traffic(words: Mapping[str, Any]) -> tuple[Traffic, tuple[str, ...]]:
-    """The traffic of the workload's words, and what was assumed; raises `WorkloadError` for words that conflict."""
+def asked_traffic(words: Mapping[str, Any], deployments: Sequence[Deployment] = ()) -> tuple[Traffic, tuple[str, ...]]:
+    """The traffic of the workload's words, and what was assumed; raises `WorkloadError` for words that conflict.
+
+    Prompts have what the techniques of `deployments` put beside their words, as images, in tokens.
+    """
     found, assumed = _asked(words)
+    found = with_inputs(found, deployments)
     last_s = float(found.arrival_s[-1])
     if last_s > _LONGEST_S:
         raise WorkloadError(f"the last request arrives at {last_s:.3g} s, at most {_LONGEST_S:g} s can be replayed")
